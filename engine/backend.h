@@ -1,0 +1,155 @@
+// Backend: the memory and the prebuilt operations of one device.
+//
+// An executor plans the buffers of a network and asks the backend for one Operation a node, bound
+// to its buffers for good; a step then only calls forward and backward. Activations lie as the
+// backend likes them: only the backend's operations look inside.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/arena.h"
+#include "engine/lanes.h"
+#include "engine/network.h"
+
+namespace trainer {
+
+/// Memory of one activation or its gradient, for the whole batch: sample after sample, each of
+/// `sample_bytes`. Operations keep a pointer to the Buffer and read `data` at each call, since a
+/// network's input may lie elsewhere at each step.
+struct Buffer {
+    std::byte* data = nullptr;
+    Shape shape;  ///< of one sample, as in Node::shape
+    DType type = DType::f32;
+    int64_t channels = 0;  ///< as stored: the shape's channels plus the backend's padding (zero)
+    int64_t sample_bytes = 0;
+
+    /// First byte of sample `index`.
+    template <typename T>
+    T* sample(int64_t index) const {
+        return reinterpret_cast<T*>(data + index * sample_bytes);
+    }
+};
+
+/// What the next forward pass works on, changed by the executor before each step.
+struct StepInput {
+    const float* images = nullptr;    ///< [batch, channels, height, width], normalised
+    const int32_t* labels = nullptr;  ///< [batch]
+    int64_t batch = 0;  ///< samples that count; those behind are padding (inference only)
+    uint64_t seed = 0;  ///< with `step` and the sample's index the key of dropout
+    int64_t step = 0;
+    int64_t first_sample = 0;  ///< index of sample 0 within the global batch
+};
+
+/// Everything that an operation of one node is bound to.
+struct Binding {
+    const Network* network = nullptr;
+    const Node* node = nullptr;
+    int64_t batch = 0;                  ///< samples in every buffer
+    bool training = true;               ///< false: forward only, running statistics
+    std::vector<const Buffer*> inputs;  ///< one per Node::inputs
+    Buffer* output = nullptr;
+
+    /// Gradients that the consumers of the output leave, one buffer each, to be added up by this
+    /// node. More than one only where Backend::sums_gradients says so for the kind.
+    std::vector<const Buffer*> output_gradients;
+    /// Where this node leaves the gradient of each of its inputs; nullptr where nobody needs it.
+    std::vector<const Buffer*> input_gradients;
+
+    const ParameterArena* parameters = nullptr;  ///< slab "weights"
+    std::vector<std::byte*> gradients;           ///< a gradient slab for each lane
+    const ParameterArena* statistics = nullptr;  ///< slab "weights": the running statistics
+    const StepInput* step = nullptr;
+};
+
+/// One node of a plan on one device. Forward and backward are called by every lane and work on
+/// that lane's part of the batch, `lane.part(batch)`; they may call lane.barrier(), each lane as
+/// often as the others. Neither allocates.
+class Operation {
+  public:
+    virtual ~Operation() = default;
+
+    /// Takes the weights (and running statistics, for inference) over into the operation's own
+    /// form. Called by one lane, before forward, whenever they may have changed.
+    virtual void load_weights() {}
+
+    virtual void forward(Lane& lane) = 0;
+
+    /// Writes (does not add to) this lane's share of the parameter gradients into its slab and
+    /// the gradients of its inputs. Called after the backward pass of all consumers.
+    virtual void backward(Lane& lane) = 0;
+
+    /// How it is computed, for the profile and for tests, e.g. "jit:avx512_core".
+    virtual std::string implementation() const { return "plain"; }
+};
+
+/// Sums over samples of one pass; of a lane's part, or of the whole batch.
+struct LossSums {
+    double loss = 0;   ///< sum over samples of the cross entropy
+    int64_t top1 = 0;  ///< samples whose label has the largest logit (ties: the lowest class)
+    int64_t top5 = 0;  ///< samples whose label is among the five largest
+    int64_t samples = 0;
+    bool operator==(const LossSums&) const = default;
+};
+
+/// Softmax cross entropy, arXiv 1512.00567 for the smoothing: the target is 1 - s for the label
+/// plus s / classes for each class.
+class Loss {
+  public:
+    virtual ~Loss() = default;
+    /// This lane's sums; where training, also writes d(mean loss over `mean_over` samples)/d
+    /// logits. Padding samples count nothing and get a zero gradient.
+    virtual LossSums run(Lane& lane, int64_t mean_over) = 0;
+};
+
+class Backend {
+  public:
+    virtual ~Backend() = default;
+
+    /// For people, e.g. "oneDNN 2.6.3, avx512_core_bf16, 2 threads".
+    virtual std::string description() const = 0;
+
+    /// Element type of parameters and gradients: f32, or f64 of the double reference.
+    virtual DType parameter_type() const = 0;
+
+    /// Zeroed memory of this device. Throws Error where there is too little.
+    virtual Memory allocate(size_t bytes) = 0;
+
+    virtual LaneTeam& lanes() = 0;
+
+    /// How the output of `node` is to lie: shape, type, stored channels and sample bytes are set,
+    /// data is not. Gradients of an activation lie as it does.
+    virtual Buffer layout(const Network& network, const Node& node) const = 0;
+
+    /// Whether operations of that kind add up several output gradients themselves.
+    virtual bool sums_gradients(Kind kind) const = 0;
+
+    /// Builds the operation of one node. `binding` and what it points to outlive it.
+    virtual std::unique_ptr<Operation> build(const Binding& binding) = 0;
+
+    /// Adds `source` to `target` (same layout), the lane's samples of `batch`.
+    virtual void add(Lane& lane, const Buffer& source, const Buffer& target, int64_t batch) = 0;
+
+    /// Loss over `logits`; `gradient` is nullptr for evaluation.
+    virtual std::unique_ptr<Loss> build_loss(const Buffer& logits, const Buffer* gradient,
+                                             const StepInput& step, double label_smoothing) = 0;
+
+    /// target[i] = sources[0][i] + sources[1][i] + ... over a range of parameter-sized slabs, in
+    /// that order; target may be sources[0].
+    virtual void sum_slabs(std::byte* target, std::span<std::byte* const> sources, Range range) = 0;
+};
+
+/// Plain loops in float or double: the yardstick for the others, and the engine of machines
+/// without oneDNN. `type` is f32 or f64; one lane.
+std::unique_ptr<Backend> make_reference_backend(DType type);
+
+/// Arithmetic of activations; weights, their gradients and all statistics are fp32 either way.
+enum class Precision { fp32, bf16 };
+
+/// oneDNN on this machine's processor with `threads` lanes (>= 1); `pin` binds lanes to
+/// processors. Throws UsageError where this build has no oneDNN, or the processor no bf16.
+std::unique_ptr<Backend> make_cpu_backend(int threads, Precision precision, bool pin = true);
+
+}  // namespace trainer

@@ -1,0 +1,80 @@
+// Executor: a network made runnable on one backend for one batch size.
+//
+// Plans all buffers once (those whose lives do not meet share memory), builds the operations, and
+// then runs steps without allocating.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/backend.h"
+
+namespace trainer {
+
+struct ExecutorOptions {
+    int64_t batch = 1;           ///< samples of one step
+    bool training = true;        ///< false: forward only, with the running statistics
+    double label_smoothing = 0;  ///< training loss only
+    /// Gradients are announced in ranges of at least so many elements, from the end of the arena
+    /// to its start; 0: once, all together.
+    int64_t range_elements = 0;
+};
+
+/// Time spent in one operation, for the profile.
+struct OperationTime {
+    std::string name, kind, implementation;
+    double forward_s = 0, backward_s = 0;
+    int64_t multiply_adds = 0;  ///< of one sample's forward pass
+};
+
+class Executor {
+  public:
+    /// `network`, `backend`, `parameters` (slabs "weights" and, for training, "gradients") and
+    /// `statistics` (slab "weights") outlive the executor. Several executors may share them.
+    Executor(const Network& network, Backend& backend, const ParameterArena& parameters,
+             const ParameterArena& statistics, const ExecutorOptions& options);
+    ~Executor();
+
+    /// Called on lane 0, in backward's order, when gradients of `range` are final in the
+    /// "gradients" slab, while backward goes on in the other lanes.
+    using RangeDone = std::function<void(Range)>;
+
+    /// Forward, loss, backward: leaves in "gradients" the gradient of the mean loss over
+    /// `mean_over` samples (0: over input.batch), updates the running statistics, returns sums
+    /// over this batch. REQUIRES: training, input.batch == options.batch.
+    LossSums train(const StepInput& input, int64_t mean_over = 0, const RangeDone& done = {});
+
+    /// Forward and loss with the running statistics over the first input.batch <= options.batch
+    /// samples; images must hold options.batch. With `reload` false the weights are those of the
+    /// last call. REQUIRES: not training.
+    LossSums evaluate(const StepInput& input, bool reload = true);
+
+    /// Logits of the last pass, row after row, [batch, classes].
+    std::vector<float> logits() const;
+
+    /// Name of the first node (in forward order) whose output, or else whose parameter gradient,
+    /// holds a NaN or an infinity after the last pass; nullopt where all is finite.
+    std::optional<std::string> first_not_finite() const;
+
+    /// Bytes of activations, their gradients and per-lane parameter gradients that an executor of
+    /// these options takes, without building it.
+    static size_t bytes_needed(const Network& network, const Backend& backend, int lanes,
+                               const ExecutorOptions& options);
+
+    /// Bytes of buffers in this executor.
+    size_t bytes() const;
+
+    /// Starts timing every operation (lane 0), or stops it.
+    void profile(bool on);
+    /// Times since profile(true), in forward order.
+    std::vector<OperationTime> times() const;
+
+  private:
+    struct Plan;
+    std::unique_ptr<Plan> plan_;
+};
+
+}  // namespace trainer
