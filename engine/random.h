@@ -24,7 +24,7 @@ class Random {
 
     /// Uniform in [0, n); n > 0.
     uint64_t below(uint64_t n) {
-        return static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * n) >> 64);
+        return static_cast<uint64_t>((static_cast<Wide>(next()) * n) >> 64);
     }
 
     /// Uniform in [0, 1), in steps of 2^-53.
@@ -37,6 +37,8 @@ class Random {
     }
 
   private:
+    __extension__ using Wide = unsigned __int128;
+
     static uint64_t mix(uint64_t z) {
         z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
         z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
