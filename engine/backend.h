@@ -64,9 +64,11 @@ struct Binding {
     const StepInput* step = nullptr;
 };
 
-/// One node of a plan on one device. Forward and backward are called by every lane and work on
-/// that lane's part of the batch, `lane.part(batch)`; they may call lane.barrier(), each lane as
-/// often as the others. Neither allocates.
+/// One node of a plan on one device. Buffers share memory where their lives do not meet, so an
+/// operation writes all of each sample of its output, the backend's padding (zeros) included.
+/// Forward and backward are called by every lane and work on that lane's part of the batch,
+/// `lane.part(batch)`; they may call lane.barrier(), each lane as often as the others. Neither
+/// allocates.
 class Operation {
   public:
     virtual ~Operation() = default;

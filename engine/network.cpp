@@ -166,15 +166,19 @@ NodeId Network::dropout(const std::string& name, NodeId x, double drop) {
     return add(std::move(result));
 }
 
+int64_t Network::multiply_adds(const Node& layer) const {
+    if (layer.kind == Kind::convolution)
+        return element_count(layer.shape) * node(layer.inputs[0]).shape[0] * layer.kernel *
+               layer.kernel;
+    if (layer.kind == Kind::linear)
+        return layer.shape[0] * element_count(node(layer.inputs[0]).shape);
+    return 0;
+}
+
 int64_t Network::multiply_adds() const {
     int64_t total = 0;
-    for (const Node& layer : nodes_) {
-        if (layer.kind == Kind::convolution)
-            total += element_count(layer.shape) * node(layer.inputs[0]).shape[0] * layer.kernel *
-                     layer.kernel;
-        if (layer.kind == Kind::linear)
-            total += layer.shape[0] * element_count(node(layer.inputs[0]).shape);
-    }
+    for (const Node& layer : nodes_)
+        total += multiply_adds(layer);
     return total;
 }
 

@@ -90,7 +90,9 @@ class Network {
     /// BN running statistics; not weights: never decayed, encoded or averaged step by step.
     const TensorTable& statistics() const { return statistics_; }
 
-    /// Multiply-adds of one sample's forward pass (convolutions and linear layers).
+    /// Multiply-adds of one sample's forward pass through one node (0 for all but convolutions and
+    /// linear layers), and through all.
+    int64_t multiply_adds(const Node& node) const;
     int64_t multiply_adds() const;
 
   private:

@@ -1,0 +1,466 @@
+// Time in a plan is counted in ticks: node i runs forward at tick i, the loss at tick n, and node
+// i backward at tick 2n - i. A buffer is alive from the tick that writes it to the last that reads
+// it; buffers that are never alive together may lie over each other.
+#include "engine/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "engine/error.h"
+
+namespace trainer {
+
+namespace {
+
+struct Lifetime {
+    int64_t first = 0, last = 0;  // ticks, both inclusive
+    size_t bytes = 0;
+    size_t offset = 0;  // out
+    bool meets(const Lifetime& other) const { return first <= other.last && other.first <= last; }
+};
+
+// First fit, largest buffer first: sets each offset and returns the bytes that all take together.
+size_t place(std::vector<Lifetime>& lives) {
+    std::vector<Lifetime*> order;
+    for (Lifetime& life : lives)
+        order.push_back(&life);
+    std::stable_sort(order.begin(), order.end(),
+                     [](const Lifetime* a, const Lifetime* b) { return a->bytes > b->bytes; });
+    size_t total = 0;
+    std::vector<const Lifetime*> placed;  // by offset
+    for (Lifetime* life : order) {
+        life->bytes = (life->bytes + 63) / 64 * 64;
+        size_t offset = 0;
+        for (const Lifetime* other : placed) {
+            if (!other->meets(*life))
+                continue;
+            if (offset + life->bytes <= other->offset)
+                break;
+            offset = std::max(offset, other->offset + other->bytes);
+        }
+        life->offset = offset;
+        total = std::max(total, offset + life->bytes);
+        placed.insert(std::upper_bound(placed.begin(), placed.end(), life,
+                                       [](const Lifetime* a, const Lifetime* b) {
+                                           return a->offset < b->offset;
+                                       }),
+                      life);
+    }
+    return total;
+}
+
+// One gradient buffer an edge of the graph: `consumer` leaves it for the node that it reads from.
+struct Edge {
+    NodeId producer = no_node;
+    NodeId consumer = no_node;  // no_node: the loss
+    size_t slot = 0;            // which input of the consumer
+    Buffer buffer;
+};
+
+struct BufferPlan {
+    std::vector<Buffer> outputs;  // by node
+    std::vector<Edge> edges;      // training only; last: the gradient of the logits
+    std::vector<size_t> output_offsets, edge_offsets;
+    size_t bytes = 0;
+};
+
+BufferPlan plan_buffers(const Network& network, const Backend& backend,
+                        const ExecutorOptions& options) {
+    const auto& nodes = network.nodes();
+    const auto n = static_cast<int64_t>(nodes.size());
+    const auto backward_tick = [n](NodeId id) { return 2 * n - id; };
+    BufferPlan plan;
+    std::vector<Lifetime> lives;
+    for (NodeId id = 0; id < n; ++id) {
+        plan.outputs.push_back(backend.layout(network, network.node(id)));
+        lives.push_back({id, options.training ? backward_tick(id) : id,
+                         static_cast<size_t>(options.batch * plan.outputs.back().sample_bytes)});
+    }
+    lives.back().last = 2 * n + 1;  // logits stay readable after the pass
+    for (NodeId id = 0; id < n; ++id) {
+        for (size_t slot = 0; slot < nodes[static_cast<size_t>(id)].inputs.size(); ++slot) {
+            const NodeId producer = nodes[static_cast<size_t>(id)].inputs[slot];
+            auto& last = lives[static_cast<size_t>(producer)].last;
+            last = std::max(last, static_cast<int64_t>(id));
+            if (options.training && network.node(producer).kind != Kind::input)
+                plan.edges.push_back(
+                    {producer, id, slot, plan.outputs[static_cast<size_t>(producer)]});
+        }
+    }
+    if (options.training)
+        plan.edges.push_back({network.output(), no_node, 0, plan.outputs.back()});
+    for (const Edge& edge : plan.edges)
+        lives.push_back({edge.consumer == no_node ? n : backward_tick(edge.consumer),
+                         backward_tick(edge.producer),
+                         static_cast<size_t>(options.batch * edge.buffer.sample_bytes)});
+    plan.bytes = place(lives);
+    for (size_t i = 0; i < lives.size(); ++i)
+        (i < plan.outputs.size() ? plan.output_offsets : plan.edge_offsets)
+            .push_back(lives[i].offset);
+    return plan;
+}
+
+size_t lane_gradient_bytes(const Network& network, const Backend& backend, int lanes,
+                           bool training) {
+    return training
+               ? static_cast<size_t>(lanes - 1) * static_cast<size_t>(network.parameters().size()) *
+                     size_of(backend.parameter_type())
+               : 0;
+}
+
+bool all_finite(const float* values, int64_t count) {
+    return std::all_of(values, values + count, [](float v) { return std::isfinite(v); });
+}
+
+bool all_finite(const Buffer& buffer, int64_t batch) {
+    const int64_t count = batch * buffer.sample_bytes / static_cast<int64_t>(size_of(buffer.type));
+    if (buffer.type == DType::f32)
+        return all_finite(reinterpret_cast<const float*>(buffer.data), count);
+    if (buffer.type == DType::f64) {
+        const auto* values = reinterpret_cast<const double*>(buffer.data);
+        return std::all_of(values, values + count, [](double v) { return std::isfinite(v); });
+    }
+    const auto* values = reinterpret_cast<const uint16_t*>(buffer.data);
+    return std::all_of(values, values + count, [](uint16_t v) { return (v & 0x7f80) != 0x7f80; });
+}
+
+const char* name_of(Kind kind) {
+    switch (kind) {
+        case Kind::input:
+            return "input";
+        case Kind::convolution:
+            return "convolution";
+        case Kind::batch_norm:
+            return "batch_norm";
+        case Kind::relu:
+            return "relu";
+        case Kind::max_pool:
+            return "max_pool";
+        case Kind::global_average_pool:
+            return "average_pool";
+        case Kind::linear:
+            return "linear";
+        case Kind::pad_shortcut:
+            return "shortcut";
+        case Kind::dropout:
+            return "dropout";
+    }
+    return "";
+}
+
+double seconds_now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+}  // namespace
+
+struct Executor::Plan {
+    Plan(const Network& net, Backend& device, const ParameterArena& params,
+         const ParameterArena& stats, const ExecutorOptions& opts)
+        : network(net),
+          backend(device),
+          parameters(params),
+          statistics(stats),
+          options(opts),
+          lanes(device.lanes().count()) {}
+
+    void build();
+    void bind_buffers();
+    void build_operation(NodeId id);
+    void plan_ranges();
+
+    void load_weights(Lane& lane);
+    void forward(Lane& lane);
+    void backward(Lane& lane);
+    void finish_range(Lane& lane, Range range);
+
+    // Runs one operation's pass, timed on lane 0 where a profile is taken.
+    template <typename Pass>
+    void timed(Lane& lane, double OperationTime::*seconds, size_t id, Pass pass) {
+        if (!profiling || lane.index() != 0) {
+            pass();
+            return;
+        }
+        const double start = seconds_now();
+        pass();
+        times[id].*seconds += seconds_now() - start;
+    }
+
+    const Network& network;
+    Backend& backend;
+    const ParameterArena& parameters;
+    const ParameterArena& statistics;
+    const ExecutorOptions options;
+    const int lanes;
+
+    BufferPlan buffers;
+    Memory memory;
+    Memory lane_gradients_memory;
+    std::vector<std::byte*> lane_gradients;  // one slab a lane, the first is the arena's
+    std::vector<Binding> bindings;           // by node
+    std::vector<std::unique_ptr<Operation>> operations;
+    std::vector<std::vector<const Buffer*>> to_add;  // by node: gradients added into its first one
+    std::vector<std::vector<size_t>> loads_of_lane;  // operations whose weights a lane loads
+    std::vector<Range> range_after;  // by node: what is final once its backward is done, or empty
+    std::unique_ptr<Loss> loss;
+
+    StepInput step;
+    int64_t mean_over = 1;
+    bool reload = true;
+    const RangeDone* done = nullptr;
+    std::vector<LossSums> sums;  // by lane
+    std::function<void(Lane&)> train_work, evaluate_work, forward_work;
+
+    bool profiling = false;
+    std::vector<OperationTime> times;
+};
+
+void Executor::Plan::bind_buffers() {
+    buffers = plan_buffers(network, backend, options);
+    memory = backend.allocate(buffers.bytes);
+    for (size_t i = 0; i < buffers.outputs.size(); ++i)
+        buffers.outputs[i].data = memory.data.get() + buffers.output_offsets[i];
+    for (size_t i = 0; i < buffers.edges.size(); ++i)
+        buffers.edges[i].buffer.data = memory.data.get() + buffers.edge_offsets[i];
+    if (!options.training)
+        return;
+    const size_t slab_bytes = static_cast<size_t>(parameters.size()) * size_of(parameters.type());
+    lane_gradients_memory = backend.allocate(static_cast<size_t>(lanes - 1) * slab_bytes);
+    lane_gradients.push_back(parameters.address(slab::gradients));
+    for (int lane = 1; lane < lanes; ++lane)
+        lane_gradients.push_back(lane_gradients_memory.data.get() +
+                                 static_cast<size_t>(lane - 1) * slab_bytes);
+}
+
+void Executor::Plan::build_operation(NodeId id) {
+    const Node& node = network.node(id);
+    Binding binding{.network = &network,
+                    .node = &node,
+                    .batch = options.batch,
+                    .training = options.training,
+                    .inputs = {},
+                    .output = &buffers.outputs[static_cast<size_t>(id)],
+                    .output_gradients = {},
+                    .input_gradients = std::vector<const Buffer*>(node.inputs.size(), nullptr),
+                    .parameters = &parameters,
+                    .gradients = lane_gradients,
+                    .statistics = &statistics,
+                    .step = &step};
+    for (const NodeId input : node.inputs)
+        binding.inputs.push_back(&buffers.outputs[static_cast<size_t>(input)]);
+    for (const Edge& edge : buffers.edges) {
+        if (edge.producer == id)
+            binding.output_gradients.push_back(&edge.buffer);
+        if (edge.consumer == id)
+            binding.input_gradients[edge.slot] = &edge.buffer;
+    }
+    to_add.emplace_back();
+    if (binding.output_gradients.size() > 1 && !backend.sums_gradients(node.kind)) {
+        to_add.back().assign(binding.output_gradients.begin() + 1, binding.output_gradients.end());
+        binding.output_gradients.resize(1);
+    }
+    bindings.push_back(std::move(binding));
+    operations.push_back(backend.build(bindings.back()));
+    times.push_back({node.name, name_of(node.kind), operations.back()->implementation(), 0, 0, 0});
+}
+
+void Executor::Plan::plan_ranges() {
+    range_after.resize(network.nodes().size());
+    int64_t announced = parameters.size();
+    int64_t first = announced;
+    for (NodeId id = network.output(); id >= 0; --id) {
+        const auto& tensors = network.node(id).parameters;
+        if (!tensors.empty()) {
+            const int64_t offset = network.parameters()[tensors.front()].offset;
+            check(offset < first, "parameters stand in the order of their nodes");
+            first = offset;
+        }
+        const bool enough =
+            options.range_elements > 0 && announced - first >= options.range_elements;
+        if (first < announced && (enough || first == 0)) {
+            range_after[static_cast<size_t>(id)] = {first, announced - first};
+            announced = first;
+        }
+    }
+    check(announced == 0, "every parameter belongs to a node");
+}
+
+void Executor::Plan::build() {
+    bind_buffers();
+    bindings.reserve(network.nodes().size());
+    loads_of_lane.resize(static_cast<size_t>(lanes));
+    size_t loaded = 0;
+    for (NodeId id = 0; id <= network.output(); ++id) {
+        build_operation(id);
+        if (!network.node(id).parameters.empty())
+            loads_of_lane[loaded++ % loads_of_lane.size()].push_back(static_cast<size_t>(id));
+    }
+    if (options.training)
+        plan_ranges();
+    loss = backend.build_loss(buffers.outputs.back(),
+                              options.training ? &buffers.edges.back().buffer : nullptr, step,
+                              options.training ? options.label_smoothing : 0);
+    sums.resize(static_cast<size_t>(lanes));
+    // Made once: a std::function built at each step would allocate.
+    forward_work = [this](Lane& lane) {
+        load_weights(lane);
+        forward(lane);
+    };
+    train_work = [this](Lane& lane) {
+        load_weights(lane);
+        forward(lane);
+        sums[static_cast<size_t>(lane.index())] = loss->run(lane, mean_over);
+        backward(lane);
+    };
+    evaluate_work = [this](Lane& lane) {
+        if (reload)
+            load_weights(lane);
+        forward(lane);
+        sums[static_cast<size_t>(lane.index())] = loss->run(lane, mean_over);
+    };
+}
+
+void Executor::Plan::load_weights(Lane& lane) {
+    for (const size_t id : loads_of_lane[static_cast<size_t>(lane.index())])
+        operations[id]->load_weights();
+    lane.barrier();
+}
+
+void Executor::Plan::forward(Lane& lane) {
+    for (size_t id = 0; id < operations.size(); ++id)
+        timed(lane, &OperationTime::forward_s, id, [&] { operations[id]->forward(lane); });
+}
+
+void Executor::Plan::backward(Lane& lane) {
+    for (size_t id = operations.size(); id-- > 1;) {
+        timed(lane, &OperationTime::backward_s, id, [&] {
+            for (const Buffer* more : to_add[id])
+                backend.add(lane, *more, *bindings[id].output_gradients[0], options.batch);
+            operations[id]->backward(lane);
+        });
+        if (range_after[id].count > 0)
+            finish_range(lane, range_after[id]);
+    }
+}
+
+void Executor::Plan::finish_range(Lane& lane, Range range) {
+    lane.barrier();
+    if (lanes > 1) {
+        Range part = lane.part(range.count);
+        part.first += range.first;
+        backend.sum_slabs(lane_gradients[0], lane_gradients, part);
+        lane.barrier();
+    }
+    if (lane.index() == 0 && done != nullptr && *done)
+        (*done)(range);
+}
+
+Executor::Executor(const Network& network, Backend& backend, const ParameterArena& parameters,
+                   const ParameterArena& statistics, const ExecutorOptions& options)
+    : plan_(std::make_unique<Plan>(network, backend, parameters, statistics, options)) {
+    check(options.batch >= 1, "an executor's batch has at least one sample");
+    check(parameters.type() == backend.parameter_type(), "the arena has the backend's type");
+    plan_->build();
+}
+
+Executor::~Executor() = default;
+
+namespace {
+
+LossSums total(const std::vector<LossSums>& lanes) {
+    LossSums result;
+    for (const LossSums& lane : lanes) {
+        result.loss += lane.loss;
+        result.top1 += lane.top1;
+        result.top5 += lane.top5;
+        result.samples += lane.samples;
+    }
+    return result;
+}
+
+}  // namespace
+
+LossSums Executor::train(const StepInput& input, int64_t mean_over, const RangeDone& done) {
+    check(plan_->options.training && input.batch == plan_->options.batch,
+          "a training step takes a whole batch of a training executor");
+    plan_->step = input;
+    plan_->mean_over = mean_over > 0 ? mean_over : input.batch;
+    plan_->done = &done;
+    plan_->backend.lanes().run(plan_->train_work);
+    return total(plan_->sums);
+}
+
+LossSums Executor::evaluate(const StepInput& input, bool reload) {
+    check(!plan_->options.training && input.batch <= plan_->options.batch,
+          "an evaluation takes up to a batch of an inference executor");
+    plan_->step = input;
+    plan_->mean_over = std::max<int64_t>(input.batch, 1);
+    plan_->reload = reload;
+    plan_->backend.lanes().run(plan_->evaluate_work);
+    return total(plan_->sums);
+}
+
+std::vector<float> Executor::logits() const {
+    const Buffer& buffer = plan_->buffers.outputs.back();
+    const int64_t classes = plan_->network.classes();
+    std::vector<float> result;
+    result.reserve(static_cast<size_t>(plan_->step.batch * classes));
+    for (int64_t i = 0; i < plan_->step.batch; ++i)
+        for (int64_t c = 0; c < classes; ++c)
+            result.push_back(buffer.type == DType::f64
+                                 ? static_cast<float>(buffer.sample<double>(i)[c])
+                                 : buffer.sample<float>(i)[c]);
+    return result;
+}
+
+std::optional<std::string> Executor::first_not_finite() const {
+    // Backward has written gradients over most outputs: compute them again.
+    plan_->backend.lanes().run(plan_->forward_work);
+    const auto& outputs = plan_->buffers.outputs;
+    for (size_t id = 0; id < outputs.size(); ++id)
+        if (!all_finite(outputs[id], plan_->step.batch))
+            return plan_->network.nodes()[id].name;
+    if (!plan_->options.training)
+        return std::nullopt;
+    for (const Node& node : plan_->network.nodes()) {
+        for (const int index : node.parameters) {
+            const TensorInfo& tensor = plan_->network.parameters()[index];
+            const Buffer gradient{
+                plan_->parameters.address(slab::gradients) +
+                    static_cast<size_t>(tensor.offset) * size_of(plan_->parameters.type()),
+                tensor.shape, plan_->parameters.type(), 0,
+                tensor.size() * static_cast<int64_t>(size_of(plan_->parameters.type()))};
+            if (!all_finite(gradient, 1))
+                return node.name;
+        }
+    }
+    return std::nullopt;
+}
+
+size_t Executor::bytes_needed(const Network& network, const Backend& backend, int lanes,
+                              const ExecutorOptions& options) {
+    return plan_buffers(network, backend, options).bytes +
+           lane_gradient_bytes(network, backend, lanes, options.training);
+}
+
+size_t Executor::bytes() const {
+    return plan_->memory.bytes + plan_->lane_gradients_memory.bytes;
+}
+
+void Executor::profile(bool on) {
+    plan_->profiling = on;
+    for (size_t id = 0; id < plan_->times.size(); ++id) {
+        OperationTime& time = plan_->times[id];
+        time.forward_s = time.backward_s = 0;
+        time.multiply_adds = plan_->network.multiply_adds(plan_->network.nodes()[id]);
+    }
+}
+
+std::vector<OperationTime> Executor::times() const {
+    return plan_->times;
+}
+
+}  // namespace trainer
