@@ -41,6 +41,14 @@ size_t segment_bytes(const Codec& codec, int64_t count) {
 
 }  // namespace
 
+void Codec::encode_with_feedback(std::span<const float> gradients, std::span<float> residual,
+                                 float scale, std::byte* codes) const {
+    for (size_t i = 0; i < residual.size(); ++i)
+        residual[i] += gradients[i];
+    encode(residual, scale, codes);
+    add_decoded(codes, scale, -1, residual);
+}
+
 std::vector<Segment> segments_of(const Codec& codec, const TensorTable& table, Range range) {
     if (!codec.measures())
         return {{range, -1}};

@@ -52,6 +52,11 @@ class Codec {
     /// sum[i] += sign · decoded[i]; sign is 1 or -1.
     virtual void add_decoded(const std::byte* codes, float scale, float sign,
                              std::span<float> sum) const = 0;
+
+    /// e <- e + g; codes = encode(e); e <- e - decode(codes): a run of error feedback. Where a
+    /// codec does it in one pass, with the same result bit for bit.
+    virtual void encode_with_feedback(std::span<const float> gradients, std::span<float> residual,
+                                      float scale, std::byte* codes) const;
 };
 
 std::unique_ptr<Codec> make_raw_codec();

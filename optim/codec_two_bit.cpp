@@ -53,7 +53,30 @@ void add_word16(uint32_t word, float step, float* sum) {
     v = _mm512_mask_sub_ps(v, down, v, size);
     _mm512_storeu_ps(sum, v);
 }
+
+// e <- e + g and what is left of it, with the word that is sent.
+uint32_t feed_word16(const float* gradients, float* residual, float threshold) {
+    const __m512 size = _mm512_set1_ps(threshold);
+    // The hardware alone does not keep two streams of reads and one of writes busy.
+    _mm_prefetch(reinterpret_cast<const char*>(residual + 512), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(gradients + 512), _MM_HINT_T0);
+    __m512 e = _mm512_add_ps(_mm512_loadu_ps(residual), _mm512_loadu_ps(gradients));
+    const __mmask16 up = _mm512_cmp_ps_mask(e, size, _CMP_GE_OQ);
+    const __mmask16 down =
+        _mm512_cmp_ps_mask(e, _mm512_sub_ps(_mm512_setzero_ps(), size), _CMP_LE_OQ);
+    e = _mm512_mask_sub_ps(e, up, e, size);
+    e = _mm512_mask_add_ps(e, down, e, size);
+    _mm512_storeu_ps(residual, e);
+    return _pdep_u32(up, 0x55555555U) | _pdep_u32(down, 0xaaaaaaaaU);
+}
 #else
+uint32_t feed_word16(const float* gradients, float* residual, float threshold) {
+    for (size_t j = 0; j < 16; ++j)
+        residual[j] += gradients[j];
+    const uint32_t word = encode_word(residual, 16, threshold);
+    add_word(word, -threshold, residual, 16);
+    return word;
+}
 uint32_t encode_word16(const float* values, float threshold) {
     return encode_word(values, 16, threshold);
 }
@@ -61,6 +84,18 @@ void add_word16(uint32_t word, float step, float* sum) {
     add_word(word, step, sum, 16);
 }
 #endif
+
+// Sum of |v| over 512 values, in 16 sums side by side, which vectorise.
+float sum_of_sizes512(const float* values) {
+    float sums[16] = {};
+    for (size_t i = 0; i < 512; i += 16)
+        for (size_t j = 0; j < 16; ++j)
+            sums[j] += std::fabs(values[i + j]);
+    float total = 0;
+    for (const float sum : sums)
+        total += sum;
+    return total;
+}
 
 class TwoBitCodec final : public Codec {
   public:
@@ -79,8 +114,10 @@ class TwoBitCodec final : public Codec {
         if (threshold_)
             return *threshold_;
         double sum = 0;
-        for (const float value : tensor)
-            sum += std::fabs(static_cast<double>(value));
+        size_t i = 0;
+        for (; i + 512 <= tensor.size(); i += 512)
+            sum += static_cast<double>(sum_of_sizes512(tensor.data() + i));
+        for (; i < tensor.size(); ++i) sum += std::fabs(static_cast<double>(tensor[i]));
         const auto count = static_cast<double>(std::max<size_t>(tensor.size(), 1));
         return static_cast<float>(two_bit_auto_factor * sum / count);
     }
@@ -90,8 +127,7 @@ class TwoBitCodec final : public Codec {
     }
 
     void encode(std::span<const float> values, float scale, std::byte* codes) const override {
-        // A tensor of zeros measures a threshold of 0, which every value would reach.
-        const float threshold = scale > 0 ? scale : std::numeric_limits<float>::infinity();
+        const float threshold = reachable(scale);
         size_t i = 0;
         for (; i + 16 <= values.size(); i += 16, codes += 4) {
             const uint32_t word = encode_word16(values.data() + i, threshold);
@@ -118,7 +154,24 @@ class TwoBitCodec final : public Codec {
         }
     }
 
+    void encode_with_feedback(std::span<const float> gradients, std::span<float> residual,
+                              float scale, std::byte* codes) const override {
+        const size_t whole = scale > 0 ? residual.size() / 16 * 16 : 0;
+        for (size_t i = 0; i < whole; i += 16, codes += 4) {
+            const uint32_t word = feed_word16(gradients.data() + i, residual.data() + i, scale);
+            std::memcpy(codes, &word, 4);
+        }
+        if (whole < residual.size())
+            Codec::encode_with_feedback(gradients.subspan(whole), residual.subspan(whole), scale,
+                                        codes);
+    }
+
   private:
+    // A tensor of zeros measures a threshold of 0, which every value would reach.
+    static float reachable(float scale) {
+        return scale > 0 ? scale : std::numeric_limits<float>::infinity();
+    }
+
     std::optional<float> threshold_;  // nullopt: measured
 };
 

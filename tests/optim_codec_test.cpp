@@ -110,6 +110,20 @@ TEST(ErrorFeedback, KeepsWhatWasNotSent) {
     }
 }
 
+// The 2-bit codec's single pass gives the bits of the three that define it.
+TEST(ErrorFeedback, OnePassEqualsThree) {
+    const auto codec = make_two_bit_codec(0.4F);
+    for (const int64_t count : {1, 15, 16, 17, 100}) {
+        const auto gradients = random_vector(count, 8);
+        std::vector<float> fused = random_vector(count, 9, 0.3), plain = fused;
+        std::vector<std::byte> fused_codes(codec->code_bytes(count)), plain_codes = fused_codes;
+        codec->encode_with_feedback(gradients, fused, 0.4F, fused_codes.data());
+        codec->Codec::encode_with_feedback(gradients, plain, 0.4F, plain_codes.data());
+        EXPECT_EQ(fused, plain) << count;
+        EXPECT_EQ(fused_codes, plain_codes) << count;
+    }
+}
+
 // Nothing drifts: after many steps the sum of what was sent is the sum of the gradients, less
 // one bounded residual.
 TEST(ErrorFeedback, DoesNotDrift) {
