@@ -1,0 +1,152 @@
+#include "engine/cpu/context.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace trainer::cpu {
+
+Context::Context(int lane_count, Precision arithmetic)
+    : precision(arithmetic), block(has_avx512() ? 16 : 8), engine(dnnl::engine::kind::cpu, 0) {
+    lanes.resize(static_cast<size_t>(lane_count));
+    for (LaneTools& tools : lanes)
+        tools.stream = dnnl::stream(engine);
+}
+
+namespace {
+
+// Whether an image is read as it came: it has at most three channels, which oneDNN's kernels for
+// first convolutions take, and only convolutions and linear layers read it.
+bool stays_plain(const Network& network, const Node& input) {
+    return input.shape[0] <= 3 &&
+           std::all_of(network.nodes().begin(), network.nodes().end(), [&](const Node& node) {
+               const bool reads =
+                   std::any_of(node.inputs.begin(), node.inputs.end(),
+                               [&](NodeId id) { return &network.node(id) == &input; });
+               return !reads || node.kind == Kind::linear || node.kind == Kind::convolution;
+           });
+}
+
+}  // namespace
+
+Buffer Context::layout(const Network& network, const Node& node) const {
+    Buffer buffer;
+    buffer.shape = node.shape;
+    buffer.type = activation();
+    const bool is_logits = &node == &network.nodes().back() && node.shape.size() == 1;
+    if (is_logits) {
+        check(node.kind == Kind::linear || node.kind == Kind::global_average_pool ||
+                  precision == Precision::fp32,
+              "logits come from a linear layer or an average pool");
+        buffer.type = DType::f32;
+    }
+    const bool plain =
+        node.shape.size() != 3 || (node.kind == Kind::input && stays_plain(network, node));
+    buffer.channels = plain ? node.shape[0] : padded(node.shape[0]);
+    buffer.sample_bytes = element_count(node.shape) / node.shape[0] * buffer.channels *
+                          static_cast<int64_t>(size_of(buffer.type));
+    return buffer;
+}
+
+memory::data_type onednn_type(DType type) {
+    check(type != DType::f64, "oneDNN computes in f32 or bf16");
+    return type == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+memory::desc describe(const Context& context, const Buffer& buffer, int64_t samples) {
+    using Tag = memory::format_tag;
+    memory::dims dims{samples};
+    dims.insert(dims.end(), buffer.shape.begin(), buffer.shape.end());
+    if (dims.size() == 2)
+        return {dims, onednn_type(buffer.type), Tag::nc};
+    const Tag blocks = context.block == 16 ? Tag::nChw16c : Tag::nChw8c;
+    return {dims, onednn_type(buffer.type), is_blocked(context, buffer) ? blocks : Tag::nchw};
+}
+
+PackedTensor::PackedTensor(const Context& context, std::string name, const memory::desc& flat,
+                           std::byte* address)
+    : name_(std::move(name)), flat_(flat), address_(address), stream_(context.engine) {}
+
+Place PackedTensor::form(const memory::desc& desc) {
+    if (desc == flat_)
+        return place_at(address_);
+    for (const Form& form : forms_)
+        if (form.desc == desc)
+            return place_at(form.packed.data.get());
+    const dnnl::engine engine = stream_.get_engine();
+    const dnnl::reorder::primitive_desc reorder(engine, flat_, engine, desc, user_scratchpad());
+    Form form{desc, allocate_host(desc.get_size()),
+              allocate_host(reorder.scratchpad_desc().get_size()),
+              Call(name_, dnnl::reorder(reorder), stream_)};
+    form.fill.bind(DNNL_ARG_FROM, flat_, place_at(address_));
+    form.fill.bind(DNNL_ARG_TO, desc, place_at(form.packed.data.get()));
+    form.fill.bind(DNNL_ARG_SCRATCHPAD, reorder.scratchpad_desc(),
+                   place_at(form.scratchpad.data.get()));
+    forms_.push_back(std::move(form));
+    return place_at(forms_.back().packed.data.get());
+}
+
+void PackedTensor::load() {
+    for (Form& form : forms_)
+        form.fill.run();
+}
+
+Call make_reorder(const std::string& what, LaneTools& tools, const memory::desc& from,
+                  const Place& source, const memory::desc& to, const Place& target) {
+    const dnnl::engine engine = tools.stream.get_engine();
+    const dnnl::reorder::primitive_desc reorder(engine, from, engine, to, user_scratchpad());
+    tools.scratchpad.reserve(reorder.scratchpad_desc().get_size());
+    Call call(what, dnnl::reorder(reorder), tools.stream);
+    call.bind(DNNL_ARG_FROM, from, source);
+    call.bind(DNNL_ARG_TO, to, target);
+    call.bind(DNNL_ARG_SCRATCHPAD, reorder.scratchpad_desc(), tools.scratchpad.place());
+    return call;
+}
+
+FlatGradient::FlatGradient(const std::string& what, LaneTools& tools, const memory::desc& form,
+                           const memory::desc& flat, std::byte* address) {
+    if (form == flat) {
+        place_ = place_at(address);
+        return;
+    }
+    tools.gradient.reserve(form.get_size());
+    place_ = tools.gradient.place();
+    reorder_ = make_reorder(what, tools, form, place_, flat, place_at(address));
+}
+
+const TensorInfo& parameter_info(const Binding& binding, size_t index) {
+    return binding.parameters->table()[binding.node->parameters.at(index)];
+}
+
+std::byte* parameter_in(const Binding& binding, std::byte* slab_address, size_t index) {
+    return slab_address +
+           static_cast<size_t>(parameter_info(binding, index).offset) * sizeof(float);
+}
+
+std::byte* weight_of(const Binding& binding, size_t index) {
+    return parameter_in(binding, binding.parameters->address(slab::weights), index);
+}
+
+void zero_gradients(const Binding& binding, const Lane& lane) {
+    std::byte* const gradients = binding.gradients[static_cast<size_t>(lane.index())];
+    for (size_t i = 0; i < binding.node->parameters.size(); ++i)
+        std::memset(parameter_in(binding, gradients, i), 0,
+                    static_cast<size_t>(parameter_info(binding, i).size()) * sizeof(float));
+}
+
+std::string join_implementations(const std::string& what, const std::vector<std::string>& names) {
+    std::string result;
+    std::vector<std::string> seen;
+    for (const std::string& name : names) {
+        if (std::find(seen.begin(), seen.end(), name) != seen.end())
+            continue;
+        seen.push_back(name);
+        result += (result.empty() ? "" : " ") + name;
+        if (name.rfind("ref", 0) == 0 || name.find(":ref") != std::string::npos)
+            std::fprintf(stderr, "%s: oneDNN has only unoptimised code for it here (%s)\n",
+                         what.c_str(), name.c_str());
+    }
+    return result;
+}
+
+}  // namespace trainer::cpu

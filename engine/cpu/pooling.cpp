@@ -1,0 +1,194 @@
+// Max pooling over windows, and average pooling over whole planes.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "engine/cpu/operations.h"
+
+namespace trainer::cpu {
+
+namespace {
+
+// Padding never wins. Of equal values the first in row order takes the gradient; a NaN wins, so
+// that it is seen further on.
+template <typename T, int B>
+class MaxPool final : public PlainOperation {
+  public:
+    MaxPool(Context& context, const Binding& binding)
+        : PlainOperation(context, binding),
+          in_(binding.inputs[0]->shape),
+          blocks_(binding.output->channels / B),
+          winners_(static_cast<size_t>(
+              binding.training ? binding.batch * blocks_ * plane(node_.shape) * B : 0)) {
+        check(node_.kernel <= 16, node_.name + ": a window of more than 16 x 16");
+    }
+
+    void forward(Lane& lane) override {
+        const Range part = samples(lane);
+        for (int64_t n = part.first; n < part.end(); ++n)
+            for (int64_t b = 0; b < blocks_; ++b)
+                pool(binding_.inputs[0]->sample<T>(n) + b * plane(in_) * B,
+                     binding_.output->sample<T>(n) + b * plane(node_.shape) * B, winners(n, b));
+    }
+
+    void backward(Lane& lane) override {
+        if (!wants_input_gradient())
+            return;
+        const Range part = samples(lane);
+        for (int64_t n = part.first; n < part.end(); ++n)
+            for (int64_t b = 0; b < blocks_; ++b)
+                spread(binding_.output_gradients[0]->sample<T>(n) + b * plane(node_.shape) * B,
+                       winners(n, b),
+                       binding_.input_gradients[0]->sample<T>(n) + b * plane(in_) * B);
+    }
+
+  private:
+    static int64_t plane(const Shape& shape) { return shape[1] * shape[2]; }
+
+    // The place within its window, row after row, of each output's winner; nullptr in inference.
+    uint8_t* winners(int64_t n, int64_t block) {
+        return binding_.training ? winners_.data() + (n * blocks_ + block) * plane(node_.shape) * B
+                                 : nullptr;
+    }
+
+    void pool(const T* x, T* y, uint8_t* winners) const {
+        for (int64_t row = 0; row < node_.shape[1]; ++row)
+            for (int64_t column = 0; column < node_.shape[2]; ++column) {
+                pool_window(x, row, column, y, winners);
+                y += B;
+                winners += winners ? B : 0;
+            }
+    }
+
+    void pool_window(const T* x, int64_t row, int64_t column, T* y, uint8_t* winner) const {
+        const int64_t top = row * node_.stride - node_.padding;
+        const int64_t left = column * node_.stride - node_.padding;
+        FloatBlock<B> best = FloatBlock<B>{} - std::numeric_limits<float>::infinity();
+        typename Simd<B>::Int best_at{};
+        bool first = true;
+        for (int64_t i = std::max<int64_t>(0, -top); i < std::min(node_.kernel, in_[1] - top); ++i)
+            for (int64_t j = std::max<int64_t>(0, -left); j < std::min(node_.kernel, in_[2] - left);
+                 ++j) {
+                const FloatBlock<B> value = load<B>(x + ((top + i) * in_[2] + left + j) * B);
+                const auto at =
+                    typename Simd<B>::Int{} + static_cast<int32_t>(i * node_.kernel + j);
+                const auto wins = (value > best) | (value != value);
+                best = first ? value : wins ? value : best;
+                best_at = first ? at : wins ? at : best_at;
+                first = false;
+            }
+        store<B>(y, best);
+        if (winner) {
+            const auto bytes = __builtin_convertvector(best_at, typename Simd<B>::Byte);
+            std::memcpy(winner, &bytes, sizeof bytes);
+        }
+    }
+
+    // Each input gathers what the windows around it give, so that sums are taken in fp32.
+    void spread(const T* dy, const uint8_t* winners, T* dx) const {
+        for (int64_t row = 0; row < in_[1]; ++row)
+            for (int64_t column = 0; column < in_[2]; ++column) {
+                store<B>(dx, gathered(dy, winners, row + node_.padding, column + node_.padding));
+                dx += B;
+            }
+    }
+
+    // `row`, `column`: of the padded input.
+    FloatBlock<B> gathered(const T* dy, const uint8_t* winners, int64_t row, int64_t column) const {
+        const int64_t s = node_.stride, k = node_.kernel;
+        FloatBlock<B> sum{};
+        for (int64_t i = first_window(row); i <= std::min(row / s, node_.shape[1] - 1); ++i)
+            for (int64_t j = first_window(column); j <= std::min(column / s, node_.shape[2] - 1);
+                 ++j) {
+                const int64_t at = (i * node_.shape[2] + j) * B;
+                typename Simd<B>::Byte bytes;
+                std::memcpy(&bytes, winners + at, sizeof bytes);
+                const auto winner = __builtin_convertvector(bytes, typename Simd<B>::Int);
+                const auto here = static_cast<int32_t>((row - i * s) * k + column - j * s);
+                sum += winner == here ? load<B>(dy + at) : FloatBlock<B>{};
+            }
+        return sum;
+    }
+    int64_t first_window(int64_t at) const {
+        return at < node_.kernel ? 0 : (at - node_.kernel) / node_.stride + 1;
+    }
+
+    const Shape in_;
+    int64_t blocks_;
+    std::vector<uint8_t> winners_;
+};
+
+template <typename T, int B>
+class GlobalAveragePool final : public PlainOperation {
+  public:
+    GlobalAveragePool(Context& context, const Binding& binding)
+        : PlainOperation(context, binding),
+          channels_(node_.shape[0]),
+          positions_(binding.inputs[0]->shape[1] * binding.inputs[0]->shape[2]) {}
+
+    void forward(Lane& lane) override {
+        if (binding_.output->type == DType::f32)
+            average<float>(lane);
+        else
+            average<T>(lane);
+    }
+
+    void backward(Lane& lane) override {
+        if (!wants_input_gradient())
+            return;
+        if (binding_.output->type == DType::f32)
+            spread<float>(lane);
+        else
+            spread<T>(lane);
+    }
+
+  private:
+    template <typename Row>
+    void average(const Lane& lane) const {
+        const Range part = samples(lane);
+        for (int64_t n = part.first; n < part.end(); ++n)
+            for (int64_t c = 0; c < channels_; c += B) {
+                const T* const x = binding_.inputs[0]->sample<T>(n) + c * positions_;
+                FloatBlock<B> sum{};
+                for (int64_t i = 0; i < positions_; ++i)
+                    sum += load<B>(x + i * B);
+                sum /= static_cast<float>(positions_);
+                Row* const y = binding_.output->sample<Row>(n) + c;
+                for (int64_t j = 0; j < std::min<int64_t>(B, channels_ - c); ++j)
+                    assign(y[j], sum[j]);
+            }
+    }
+
+    template <typename Row>
+    void spread(const Lane& lane) const {
+        const Range part = samples(lane);
+        for (int64_t n = part.first; n < part.end(); ++n)
+            for (int64_t c = 0; c < channels_; c += B) {
+                const Row* const dy = binding_.output_gradients[0]->sample<Row>(n) + c;
+                FloatBlock<B> value{};  // zero in the padding
+                for (int64_t j = 0; j < std::min<int64_t>(B, channels_ - c); ++j)
+                    value[j] = to_float(dy[j]) / static_cast<float>(positions_);
+                T* const dx = binding_.input_gradients[0]->sample<T>(n) + c * positions_;
+                for (int64_t i = 0; i < positions_; ++i)
+                    store<B>(dx + i * B, value);
+            }
+    }
+
+    int64_t channels_, positions_;
+};
+
+}  // namespace
+
+std::unique_ptr<Operation> build_max_pool(Context& context, const Binding& binding) {
+    return for_element_and_block(context, [&]<typename T, int B>() -> std::unique_ptr<Operation> {
+        return std::make_unique<MaxPool<T, B>>(context, binding);
+    });
+}
+
+std::unique_ptr<Operation> build_global_average_pool(Context& context, const Binding& binding) {
+    return for_element_and_block(context, [&]<typename T, int B>() -> std::unique_ptr<Operation> {
+        return std::make_unique<GlobalAveragePool<T, B>>(context, binding);
+    });
+}
+
+}  // namespace trainer::cpu
