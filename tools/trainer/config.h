@@ -134,8 +134,8 @@ struct Config {
     } log;
 
     // What isn't a key.
-    std::string name;  ///< stem of the config's file name, e.g. "resnet20"
-    std::string file;  ///< where it was found, e.g. "configs/resnet20.yaml"
+    std::string name;      ///< stem of the config's file name, e.g. "resnet20"
+    std::string file;      ///< where it was found, e.g. "configs/resnet20.yaml"
     bool profile = false;  ///< --profile: time every operation, and say so at the end
 };
 

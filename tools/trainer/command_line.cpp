@@ -1,0 +1,144 @@
+#include "tools/trainer/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <utility>
+
+#include "engine/error.h"
+#include "engine/nearest.h"
+#include "tools/trainer/config.h"
+#include "tools/trainer/version.h"
+
+namespace trainer {
+namespace {
+
+using Action = CommandLine::Action;
+
+constexpr const char* description =
+    "Trains ResNet and VGG on images.\n"
+    "  trainer --config resnet20.yaml\n"
+    "  trainer --config resnet20.yaml --set optim.lr=0.2 --set train.epochs=30\n"
+    "  trainer eval --config resnet20.yaml --checkpoint runs/resnet20/best";
+
+constexpr const char* exit_codes =
+    "Exit codes: 0 done, 1 the run failed, 2 the command line or the config is wrong, 75 stopped "
+    "by a signal with a checkpoint written.";
+
+/// The options of one part of a cluster, whose names are settled.
+struct ClusterOptions {
+    std::string role, listen, servers, interface;
+    int rank = 0;
+};
+
+void add_cluster_options(CLI::App& app, ClusterOptions& cluster) {
+    const std::string group = "Cluster (not there yet)";
+    app.add_option("--role", cluster.role, "server | worker")->group(group);
+    app.add_option("--listen", cluster.listen, "HOST:PORT of this server")->group(group);
+    app.add_option("--servers", cluster.servers, "HOST:PORT,… of every server")->group(group);
+    app.add_option("--rank", cluster.rank, "of this server or worker")->group(group);
+    app.add_option("--interface", cluster.interface, "network interface")->group(group);
+}
+
+void refuse_cluster(const CLI::App& app) {
+    for (const char* name : {"--role", "--listen", "--servers", "--rank", "--interface"})
+        if (app.count(name) > 0)
+            throw UsageError(std::string(name) +
+                             ": there are no clusters yet; without it one worker trains here");
+}
+
+/// Options and subcommands that `app` and its subcommand `command` take, for a misspelt one.
+std::vector<std::string> names_of(const CLI::App& app, const CLI::App& command) {
+    std::vector<std::string> names;
+    for (const CLI::App* part : {&command, &app}) {
+        for (const CLI::Option* option : part->get_options())
+            names.push_back(option->get_name());
+        for (const CLI::App* subcommand : part->get_subcommands({}))
+            names.push_back(subcommand->get_name());
+    }
+    return names;
+}
+
+/// What is left over is an option or a word that nothing takes.
+void refuse_extras(const CLI::App& app) {
+    const CLI::App& command = app.get_subcommands().empty() ? app : *app.get_subcommands().front();
+    for (const std::string& extra : app.remaining(true)) {
+        const std::string name = extra.substr(0, extra.find('='));
+        const std::string nearest = nearest_name(name, names_of(app, command));
+        if (nearest == name)
+            throw UsageError(name + ": not an option of " + command.get_name());
+        throw UsageError(name + ": unknown " + (name.starts_with("-") ? "option" : "argument") +
+                         "; did you mean " + nearest + "?");
+    }
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int count, const char* const* arguments) {
+    CommandLine line;
+    ClusterOptions cluster;
+    bool print_config = false, help = false, show_version = false;
+
+    CLI::App app(description, "trainer");
+    app.set_help_flag();
+    app.allow_extras();
+    app.add_flag("--help,-h", help, "says this");
+    app.add_flag("--version", show_version, "says what was built");
+    app.add_flag("--print-config", print_config, "prints the config in force, and stops");
+    app.add_flag("--profile", line.profile, "times every operation");
+    app.add_option("--config", line.config, "YAML file, as given or in configs/")
+        ->type_name("FILE");
+    app.add_option("--set", line.overrides,
+                   "changes a key; the value is YAML, a map merges, {} drops what the file says")
+        ->type_name("KEY=VALUE")
+        ->allow_extra_args(false);
+    add_cluster_options(app, cluster);
+
+    CLI::App* evaluate = app.add_subcommand("eval", "evaluates a checkpoint on the test images");
+    evaluate->add_option("--checkpoint", line.checkpoint, "directory: step-<N>, latest or best")
+        ->type_name("DIR");
+    evaluate->fallthrough();  // --config and --set after `eval` are the program's
+    CLI::App* models = app.add_subcommand("models", "lists the models");
+    for (CLI::App* command : {evaluate, models}) {
+        command->set_help_flag();
+        command->allow_extras();
+        command->add_flag("--help,-h", help, "says this");
+    }
+
+    try {
+        app.parse(count, arguments);
+    } catch (const CLI::ParseError& error) {
+        std::string message = error.what();
+        std::replace(message.begin(), message.end(), '\n', ' ');
+        throw UsageError(message + " (see --help)");
+    }
+
+    if (help) {
+        line.action = Action::print_text;
+        app.clear();  // or it would say what the subcommand takes alone
+        line.text = app.help("", CLI::AppFormatMode::All) + "\n" + exit_codes +
+                    "\n\nKeys of the config, their defaults, and what they take:\n" +
+                    describe_keys();
+        return line;
+    }
+    if (show_version) {
+        line.action = Action::print_text;
+        line.text = "trainer " + version() + " (" + build_description() + ")\n";
+        return line;
+    }
+    refuse_extras(app);
+    refuse_cluster(app);
+    if (*models) {
+        line.action = Action::list_models;
+        return line;
+    }
+    if (line.config.empty())
+        throw UsageError("which config? e.g. --config resnet20.yaml (see --help)");
+    if (*evaluate && line.checkpoint.empty())
+        throw UsageError("eval: which checkpoint? e.g. --checkpoint runs/resnet20/best");
+    line.action = print_config ? Action::print_config
+                  : *evaluate  ? Action::evaluate
+                               : Action::train;
+    return line;
+}
+
+}  // namespace trainer

@@ -1,0 +1,95 @@
+#include "tools/trainer/config_checks.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/error.h"
+
+namespace trainer {
+namespace {
+
+using Place = std::function<std::string(const std::string&)>;
+
+void check_required(const Config& config, const Place& place) {
+    if (config.model.name.empty())
+        throw UsageError(place("model.name") +
+                         "missing; say which model, e.g. model: {name: " + "resnet20}");
+    if (config.data.dir.empty() && config.data.dataset != "synthetic")
+        throw UsageError(place("data.dir") + "missing; say where " + config.data.dataset +
+                         " lies, e.g. data: {dir: data/" + config.data.dataset + "}");
+}
+
+void check_data(const Config& config, const Place& place) {
+    static const std::map<std::string, int> classes_of = {{"cifar10", 10},
+                                                          {"cifar100", 100},
+                                                          {"fashion_mnist", 10},
+                                                          {"mnist", 10},
+                                                          {"imagenet", 1000}};
+    const auto classes = classes_of.find(config.data.dataset);
+    if (classes != classes_of.end() && config.model.num_classes < classes->second)
+        throw UsageError(place("model.num_classes") + std::to_string(config.model.num_classes) +
+                         " is too few for " + config.data.dataset + ", which has " +
+                         std::to_string(classes->second) + " classes");
+    const auto check_channels = [&](const auto& values, const std::string& key) {
+        if (values && values->size() != 1 && values->size() != 3)
+            throw UsageError(place(key) + "a list of " + std::to_string(values->size()) +
+                             "; expected: auto, or one number or three, a channel each");
+    };
+    check_channels(config.data.mean, "data.mean");
+    check_channels(config.data.std, "data.std");
+}
+
+void check_schedule(const Config& config, const Place& place) {
+    const auto& milestones = config.optim.schedule.milestones;
+    const auto unsorted =
+        std::adjacent_find(milestones.begin(), milestones.end(), std::greater_equal<>());
+    if (unsorted != milestones.end())
+        throw UsageError(place("optim.schedule.milestones") +
+                         "out of order; each is an epoch after the one before it");
+}
+
+void check_tls(const Config& config, const Place& place) {
+    const auto& tls = config.comm.tls;
+    if (tls.cert.empty() != tls.key.empty())
+        throw UsageError(place(tls.cert.empty() ? "comm.tls.key" : "comm.tls.cert") +
+                         "cert and key go together; the other one is missing");
+}
+
+}  // namespace
+
+void check_config(const Config& config, const Place& place) {
+    check_required(config, place);
+    check_data(config, place);
+    check_schedule(config, place);
+    check_tls(config, place);
+}
+
+void refuse_what_is_not_built(const Config& config) {
+    const auto refuse = [](bool asked, const std::string& what, const std::string& instead) {
+        if (asked)
+            throw UsageError(what + " is not there yet; " + instead);
+    };
+    const auto& distributed = config.distributed;
+    refuse(distributed.variant != "ssgd", "distributed.variant: " + distributed.variant,
+           "so far ssgd is");
+    refuse(distributed.topology != "ps", "distributed.topology: " + distributed.topology,
+           "so far ps is");
+    refuse(distributed.workers > 1, "a cluster (distributed.workers above 1)",
+           "so far one worker trains; data.batch_size is then the global batch");
+    refuse(distributed.servers > 1, "a cluster (distributed.servers above 1)",
+           "so far one worker trains without a server");
+    refuse(config.comm.transport == "tcp", "comm.transport: tcp", "so far inproc is");
+    refuse(distributed.codec.name != "auto" && distributed.codec.name != "raw",
+           "distributed.codec.name: " + distributed.codec.name, "so far raw is");
+    refuse(distributed.local.rule != "auto" && distributed.local.rule != "adopt",
+           "distributed.local.rule: " + distributed.local.rule, "so far adopt is");
+    const auto& emulate = config.comm.emulate;
+    refuse(emulate.bandwidth || emulate.latency || emulate.step_time, "comm.emulate",
+           "leave it out, or --set comm.emulate={}");
+    refuse(config.data.dataset == "imagenet" || config.data.dataset == "folder",
+           "data.dataset: " + config.data.dataset,
+           "so far cifar10, cifar100, fashion_mnist, mnist and synthetic are");
+    refuse(config.log.tensorboard, "log.tensorboard", "metrics.jsonl holds the same numbers");
+}
+
+}  // namespace trainer
