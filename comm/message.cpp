@@ -1,0 +1,151 @@
+#include "comm/message.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "engine/error.h"
+#ifdef TRAINER_HAVE_ISAL
+#include <isa-l/crc.h>
+#endif
+#ifdef __SSE4_2__
+#include <nmmintrin.h>
+#endif
+
+namespace trainer {
+
+// Slabs travel as they lie in memory.
+static_assert(std::endian::native == std::endian::little, "the protocol is little endian");
+
+namespace {
+
+constexpr std::array<std::byte, 4> magic = {std::byte{'T'}, std::byte{'R'}, std::byte{'N'},
+                                            std::byte{'R'}};
+constexpr size_t header_checksum_at = header_bytes - 4;
+constexpr int64_t largest_index = int64_t{1} << 62;  // so that first + count cannot overflow
+
+#ifndef __SSE4_2__
+constexpr std::array<uint32_t, 256> crc_table = [] {
+    std::array<uint32_t, 256> table{};
+    for (uint32_t i = 0; i < 256; ++i) {
+        uint32_t value = i;
+        for (int bit = 0; bit < 8; ++bit)
+            value = (value >> 1) ^ (value & 1 ? 0x82f63b78u : 0);
+        table[i] = value;
+    }
+    return table;
+}();
+#endif
+
+}  // namespace
+
+std::string printable(std::span<const std::byte> bytes) {
+    std::string text;
+    for (const std::byte byte : bytes) {
+        const auto c = static_cast<unsigned char>(byte);
+        text += c < ' ' || c == 0x7f ? '.' : static_cast<char>(c);
+    }
+    return text;
+}
+
+uint32_t crc32c_portable(uint32_t state, std::span<const std::byte> bytes) {
+    const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
+    size_t left = bytes.size();
+#ifdef __SSE4_2__
+    for (; left >= 8; left -= 8, data += 8)
+        state = static_cast<uint32_t>(
+            _mm_crc32_u64(state, get<uint64_t>(reinterpret_cast<const std::byte*>(data))));
+    for (; left > 0; --left, ++data)
+        state = _mm_crc32_u8(state, *data);
+#else
+    for (; left > 0; --left, ++data)
+        state = (state >> 8) ^ crc_table[(state ^ *data) & 0xff];
+#endif
+    return state;
+}
+
+void Crc32c::add(std::span<const std::byte> bytes) {
+#ifdef TRAINER_HAVE_ISAL
+    // ISA-L counts in int, and takes its input as mutable without writing to it.
+    constexpr size_t most = size_t{1} << 30;
+    while (!bytes.empty()) {
+        const size_t count = bytes.size() < most ? bytes.size() : most;
+        auto* data = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(bytes.data()));
+        state_ = crc32_iscsi(data, static_cast<int>(count), state_);
+        bytes = bytes.subspan(count);
+    }
+#else
+    state_ = crc32c_portable(state_, bytes);
+#endif
+}
+
+std::string_view name_of(MessageKind kind) {
+    constexpr std::array<std::string_view, last_kind + 1> names = {
+        "",       "hello", "welcome", "refuse", "push", "pull",
+        "pulled", "call",  "reply",   "note",   "bye",  "error"};
+    return names.at(static_cast<size_t>(kind));
+}
+
+std::array<std::byte, header_bytes> encode(const Header& header) {
+    std::array<std::byte, header_bytes> bytes;
+    std::copy(magic.begin(), magic.end(), bytes.begin());
+    put<uint16_t>(&bytes[4], protocol_version);
+    put<uint8_t>(&bytes[6], static_cast<uint8_t>(header.kind));
+    put<uint8_t>(&bytes[7], header.codec);
+    put<int32_t>(&bytes[8], header.worker);
+    put<uint32_t>(&bytes[12], header.request);
+    put<int64_t>(&bytes[16], header.step);
+    put<int64_t>(&bytes[24], header.range.first);
+    put<int64_t>(&bytes[32], header.range.count);
+    put<uint64_t>(&bytes[40], header.payload);
+    put<uint32_t>(&bytes[header_checksum_at], checksum_of_header(bytes).value());
+    return bytes;
+}
+
+Crc32c checksum_of_header(std::span<const std::byte, header_bytes> bytes) {
+    Crc32c crc;
+    crc.add(bytes.first<header_checksum_at>());
+    return crc;
+}
+
+Header parse_header(std::span<const std::byte, header_bytes> bytes, uint64_t cap) {
+    if (!std::equal(magic.begin(), magic.end(), bytes.begin()))
+        throw Error("what it sent is not this program's protocol (it begins with \"" +
+                    printable(bytes.first<16>()) + "\")");
+    // Magic and version stand here in every version, so that this message can be given.
+    if (const auto version = get<uint16_t>(&bytes[4]); version != protocol_version)
+        throw Error("it speaks protocol version " + std::to_string(version) + ", this program " +
+                    std::to_string(protocol_version) + ": run the same build on every machine");
+    if (get<uint32_t>(&bytes[header_checksum_at]) != checksum_of_header(bytes).value())
+        throw Error("a message header arrived damaged (its checksum does not hold)");
+
+    Header header;
+    const auto kind = get<uint8_t>(&bytes[6]);
+    if (kind == 0 || kind > last_kind)
+        throw Error("it sent a message of unknown kind " + std::to_string(kind));
+    header.kind = static_cast<MessageKind>(kind);
+    header.codec = get<uint8_t>(&bytes[7]);
+    header.worker = get<int32_t>(&bytes[8]);
+    header.request = get<uint32_t>(&bytes[12]);
+    header.step = get<int64_t>(&bytes[16]);
+    header.range = {get<int64_t>(&bytes[24]), get<int64_t>(&bytes[32])};
+    header.payload = get<uint64_t>(&bytes[40]);
+
+    const Range& range = header.range;
+    if (range.first < 0 || range.count < 0 || range.first > largest_index ||
+        range.count > largest_index)
+        throw Error("it sent a " + std::string(name_of(header.kind)) +
+                    " for the impossible range " + std::to_string(range.first) + " + " +
+                    std::to_string(range.count));
+    if (header.payload > cap)
+        throw Error("it announced a " + std::string(name_of(header.kind)) + " of " +
+                    std::to_string(header.payload) + " bytes, more than the " +
+                    std::to_string(cap) + " allowed here");
+    const bool named = header.kind == MessageKind::call || header.kind == MessageKind::reply ||
+                       header.kind == MessageKind::note;
+    if (named && static_cast<uint64_t>(range.count) > header.payload)
+        throw Error("it sent a " + std::string(name_of(header.kind)) +
+                    " whose name is longer than the message");
+    return header;
+}
+
+}  // namespace trainer
