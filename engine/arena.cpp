@@ -33,7 +33,8 @@ bool ParameterArena::has_slab(std::string_view name) const {
 
 std::byte* ParameterArena::address(std::string_view name) const {
     const auto found = std::find(slabs_.begin(), slabs_.end(), name);
-    check(found != slabs_.end(), "no slab named " + std::string(name));
+    if (found == slabs_.end())  // the message alone would allocate at each call
+        check(false, "no slab named " + std::string(name));
     return memory_.data.get() + stride_ * static_cast<size_t>(found - slabs_.begin());
 }
 

@@ -1,6 +1,10 @@
 // Convolution: out[o, y, x] = bias[o] + sum over i, ky, kx of weight[o, i, ky, kx] *
 // in[i, y * stride + ky - padding, x * stride + kx - padding], where outside the image is zero.
-#include <utility>
+//
+// With patch(p) the values under the window at output position p, in the order of weight[o], that
+// is: out[o, p] = bias[o] + weight[o] . patch(p), dweight[o] = sum over p of dout[o, p] * patch(p),
+// dpatch(p) = sum over o of dout[o, p] * weight[o].
+#include <vector>
 
 #include "engine/reference/operations.h"
 
@@ -8,126 +12,128 @@ namespace trainer::reference {
 
 namespace {
 
+// Patches are made a few at a time, so that a row of weights is read once for all of them.
+constexpr int64_t tile = 16;
+
 template <typename T>
 class Convolution : public NodeOperation<T> {
   public:
     explicit Convolution(const Binding& binding)
         : NodeOperation<T>(binding),
-          in_channels_(this->input_shape()[0]),
-          in_height_(this->input_shape()[1]),
-          in_width_(this->input_shape()[2]),
+          plane_(this->node_.shape[1] * this->node_.shape[2]),
           out_channels_(this->node_.shape[0]),
-          out_height_(this->node_.shape[1]),
-          out_width_(this->node_.shape[2]),
-          kernel_(this->node_.kernel),
-          stride_(this->node_.stride),
-          padding_(this->node_.padding) {
-        if (kernel_ == 1 && stride_ == 1 && padding_ == 0) {
-            // The same sums over an image of one long row.
-            in_width_ *= std::exchange(in_height_, 1);
-            out_width_ *= std::exchange(out_height_, 1);
-        }
-    }
+          patch_size_(this->input_shape()[0] * this->node_.kernel * this->node_.kernel),
+          patches_(static_cast<size_t>(tile * patch_size_)),
+          patch_gradients_(binding.training ? patches_.size() : 0) {}
 
     void forward(Lane&) override {
-        const T* weight = this->parameter(0);
-        for (int64_t n = 0; n < this->batch_; ++n) {
-            const T* in = this->input(n);
-            T* out = this->output(n);
-            for (int64_t o = 0; o < out_channels_; ++o)
-                std::fill_n(out + o * out_plane(), out_plane(),
-                            this->node_.has_bias ? this->parameter(1)[o] : T{0});
-            for_each_row([&](int64_t w, int64_t to, int64_t from, int64_t count) {
-                if (stride_ == 1) {
-                    add_scaled(out + to, in + from, weight[w], count);
-                } else {
-                    for (int64_t x = 0; x < count; ++x)
-                        out[to + x] += weight[w] * in[from + x * stride_];
-                }
-            });
-        }
-    }
-
-    void backward(Lane&) override {
-        T* weight_gradient = this->parameter_gradient(0);
-        std::fill_n(weight_gradient, out_channels_ * in_channels_ * kernel_ * kernel_, T{0});
-        if (this->node_.has_bias)
-            std::fill_n(this->parameter_gradient(1), out_channels_, T{0});
-        for (int64_t n = 0; n < this->batch_; ++n) {
-            add_weight_gradient(n, weight_gradient);
-            if (this->node_.has_bias)
-                add_bias_gradient(n, this->parameter_gradient(1));
-            if (this->wants_input_gradient())
-                write_input_gradient(n);
-        }
-    }
-
-  private:
-    int64_t out_plane() const { return out_height_ * out_width_; }
-
-    void add_weight_gradient(int64_t n, T* weight_gradient) const {
-        const T* in = this->input(n);
-        const T* gradient = this->output_gradient(n);
-        for_each_row([&](int64_t w, int64_t to, int64_t from, int64_t count) {
-            weight_gradient[w] += stride_ == 1 ? dot(gradient + to, in + from, count)
-                                               : dot(gradient + to, in + from, count, stride_);
-        });
-    }
-
-    void add_bias_gradient(int64_t n, T* bias_gradient) const {
-        const T* gradient = this->output_gradient(n);
-        for (int64_t o = 0; o < out_channels_; ++o)
-            for (int64_t i = 0; i < out_plane(); ++i)
-                bias_gradient[o] += gradient[o * out_plane() + i];
-    }
-
-    void write_input_gradient(int64_t n) const {
-        const T* weight = this->parameter(0);
-        const T* gradient = this->output_gradient(n);
-        T* result = this->input_gradient(n);
-        std::fill_n(result, this->input_size(), T{0});
-        for_each_row([&](int64_t w, int64_t to, int64_t from, int64_t count) {
-            if (stride_ == 1) {
-                add_scaled(result + from, gradient + to, weight[w], count);
-            } else {
-                for (int64_t x = 0; x < count; ++x)
-                    result[from + x * stride_] += weight[w] * gradient[to + x];
+        for_each_tile([this](Range positions) {
+            gather(positions);
+            for (int64_t o = 0; o < out_channels_; ++o) {
+                const T* weight = this->parameter(0) + o * patch_size_;
+                const T bias = this->node_.has_bias ? this->parameter(1)[o] : T{0};
+                for (int64_t j = 0; j < positions.count; ++j)
+                    this->output(sample_of(positions.first + j))[at(o, positions.first + j)] =
+                        bias + dot(weight, patch(j), patch_size_);
             }
         });
     }
 
-    /// Output positions along an axis of `outputs`, whose window element `tap` falls inside the
-    /// `inputs` positions of the image.
-    Range inside(int64_t outputs, int64_t inputs, int64_t tap) const {
-        const int64_t shift = padding_ - tap;  // position p reads p * stride - shift
-        const int64_t first = shift > 0 ? (shift + stride_ - 1) / stride_ : 0;
-        const int64_t last = inputs - 1 + shift < 0 ? -1 : (inputs - 1 + shift) / stride_;
-        return {first, std::max<int64_t>(0, std::min(last + 1, outputs) - first)};
+    void backward(Lane&) override {
+        std::fill_n(this->parameter_gradient(0), out_channels_ * patch_size_, T{0});
+        if (this->node_.has_bias)
+            std::fill_n(this->parameter_gradient(1), out_channels_, T{0});
+        if (this->wants_input_gradient())
+            for (int64_t n = 0; n < this->batch_; ++n)
+                std::fill_n(this->input_gradient(n), this->input_size(), T{0});
+        for_each_tile([this](Range positions) {
+            gather(positions);
+            add_parameter_gradients(positions);
+            if (this->wants_input_gradient())
+                add_input_gradients(positions);
+        });
     }
 
-    /// Calls visit(w, to, from, count) for all terms of the sum: weight element w ties the outputs
-    /// to, to + 1, ... to the inputs from, from + stride, ..., count of them, in one row.
+  private:
+    // A position counts the output pixels of all samples: [batch, height, width].
+    int64_t sample_of(int64_t position) const { return position / plane_; }
+    int64_t at(int64_t channel, int64_t position) const {
+        return channel * plane_ + position % plane_;
+    }
+    T gradient(int64_t channel, int64_t position) const {
+        return this->output_gradient(sample_of(position))[at(channel, position)];
+    }
+
+    T* patch(int64_t j) { return patches_.data() + j * patch_size_; }
+    T* patch_gradient(int64_t j) { return patch_gradients_.data() + j * patch_size_; }
+
     template <typename Visit>
-    void for_each_row(Visit visit) const {
-        int64_t w = 0;
-        for (int64_t o = 0; o < out_channels_; ++o)
-            for (int64_t i = 0; i < in_channels_; ++i)
-                for (int64_t ky = 0; ky < kernel_; ++ky)
-                    for (int64_t kx = 0; kx < kernel_; ++kx, ++w) {
-                        const Range rows = inside(out_height_, in_height_, ky);
-                        const Range columns = inside(out_width_, in_width_, kx);
-                        for (int64_t y = rows.first; y < rows.end(); ++y) {
-                            const int64_t in_y = y * stride_ + ky - padding_;
-                            const int64_t in_x = columns.first * stride_ + kx - padding_;
-                            visit(w, (o * out_height_ + y) * out_width_ + columns.first,
-                                  (i * in_height_ + in_y) * in_width_ + in_x, columns.count);
-                        }
-                    }
+    void for_each_tile(Visit visit) const {
+        const int64_t positions = this->batch_ * plane_;
+        for (int64_t first = 0; first < positions; first += tile)
+            visit(Range{first, std::min(tile, positions - first)});
     }
 
-    int64_t in_channels_, in_height_, in_width_;
-    int64_t out_channels_, out_height_, out_width_;
-    int64_t kernel_, stride_, padding_;
+    /// Calls visit(to, from, count) for each run of a patch that lies within the image: its
+    /// elements to, to + 1, ... are those from, from + 1, ... of the sample's input.
+    template <typename Visit>
+    void for_each_run(int64_t position, Visit visit) const {
+        const Shape& in = this->input_shape();
+        const int64_t k = this->node_.kernel, width = this->node_.shape[2];
+        const int64_t pixel = position % plane_;
+        const int64_t top = pixel / width * this->node_.stride - this->node_.padding;
+        const int64_t left = pixel % width * this->node_.stride - this->node_.padding;
+        const int64_t first = std::max<int64_t>(0, -left), end = std::min(k, in[2] - left);
+        if (first >= end)
+            return;
+        for (int64_t i = 0; i < in[0]; ++i)
+            for (int64_t ky = std::max<int64_t>(0, -top); ky < std::min(k, in[1] - top); ++ky)
+                visit((i * k + ky) * k + first, (i * in[1] + top + ky) * in[2] + left + first,
+                      end - first);
+    }
+
+    void gather(Range positions) {
+        std::fill(patches_.begin(), patches_.end(), T{0});
+        for (int64_t j = 0; j < positions.count; ++j) {
+            const T* in = this->input(sample_of(positions.first + j));
+            T* target = patch(j);
+            for_each_run(positions.first + j, [&](int64_t to, int64_t from, int64_t count) {
+                for (int64_t x = 0; x < count; ++x)
+                    target[to + x] = in[from + x];
+            });
+        }
+    }
+
+    void add_parameter_gradients(Range positions) {
+        for (int64_t o = 0; o < out_channels_; ++o)
+            for (int64_t j = 0; j < positions.count; ++j) {
+                const T g = gradient(o, positions.first + j);
+                add_scaled(this->parameter_gradient(0) + o * patch_size_, patch(j), g, patch_size_);
+                if (this->node_.has_bias)
+                    this->parameter_gradient(1)[o] += g;
+            }
+    }
+
+    void add_input_gradients(Range positions) {
+        std::fill(patch_gradients_.begin(), patch_gradients_.end(), T{0});
+        for (int64_t o = 0; o < out_channels_; ++o)
+            for (int64_t j = 0; j < positions.count; ++j)
+                add_scaled(patch_gradient(j), this->parameter(0) + o * patch_size_,
+                           gradient(o, positions.first + j), patch_size_);
+        for (int64_t j = 0; j < positions.count; ++j) {
+            T* result = this->input_gradient(sample_of(positions.first + j));
+            const T* source = patch_gradient(j);
+            for_each_run(positions.first + j, [&](int64_t to, int64_t from, int64_t count) {
+                for (int64_t x = 0; x < count; ++x)
+                    result[from + x] += source[to + x];
+            });
+        }
+    }
+
+    int64_t plane_;  // output pixels of a sample
+    int64_t out_channels_;
+    int64_t patch_size_;                        // in_channels * kernel * kernel
+    std::vector<T> patches_, patch_gradients_;  // [tile, patch_size]
 };
 
 }  // namespace

@@ -16,7 +16,11 @@ template <typename T>
 class NodeOperation : public Operation {
   public:
     explicit NodeOperation(const Binding& binding)
-        : binding_(binding), node_(*binding.node), batch_(binding.batch) {}
+        : binding_(binding),
+          node_(*binding.node),
+          batch_(binding.batch),
+          weights_(binding.parameters->slab<T>(slab::weights).data()),
+          statistics_(binding.statistics->slab<T>(slab::weights).data()) {}
 
   protected:
     const T* input(int64_t sample, size_t index = 0) const {
@@ -34,16 +38,12 @@ class NodeOperation : public Operation {
         return binding_.input_gradients[index]->template sample<T>(sample);
     }
 
-    const T* parameter(size_t index) const {
-        return binding_.parameters->slab<T>(slab::weights).data() + parameter_offset(index);
-    }
+    const T* parameter(size_t index) const { return weights_ + parameter_offset(index); }
     T* parameter_gradient(size_t index) const {
         return reinterpret_cast<T*>(binding_.gradients.at(0)) + parameter_offset(index);
     }
     T* statistic(size_t index) const {
-        const TensorTable& table = binding_.statistics->table();
-        return binding_.statistics->slab<T>(slab::weights).data() +
-               table[node_.statistics[index]].offset;
+        return statistics_ + binding_.statistics->table()[node_.statistics[index]].offset;
     }
 
     const Shape& input_shape() const { return binding_.network->node(node_.inputs[0]).shape; }
@@ -59,21 +59,23 @@ class NodeOperation : public Operation {
     int64_t parameter_offset(size_t index) const {
         return binding_.parameters->table()[node_.parameters[index]].offset;
     }
+
+    const T* weights_;
+    T* statistics_;
 };
 
-/// Sum of a[i] * b[i * b_stride]. Eight partial sums, since one alone would run at the latency of
-/// an addition.
+/// Sum of a[i] * b[i]. Many partial sums, since one alone would run at the latency of an addition.
 template <typename T>
-T dot(const T* a, const T* b, int64_t count, int64_t b_stride = 1) {
-    constexpr int64_t width = 8;
+T dot(const T* a, const T* b, int64_t count) {
+    constexpr int64_t width = 16;
     T partial[width] = {};
     int64_t i = 0;
     for (; i + width <= count; i += width)
         for (int64_t j = 0; j < width; ++j)
-            partial[j] += a[i + j] * b[(i + j) * b_stride];
+            partial[j] += a[i + j] * b[i + j];
     T sum = 0;
     for (; i < count; ++i)
-        sum += a[i] * b[i * b_stride];
+        sum += a[i] * b[i];
     for (const T part : partial)
         sum += part;
     return sum;
