@@ -1,0 +1,47 @@
+// SampleSource: where a loader's threads get one sample from, ready for the network.
+#pragma once
+
+#include <cstdint>
+
+#include "data/augment.h"
+#include "data/dataset.h"
+#include "data/normalization.h"
+#include "engine/dtype.h"
+
+namespace trainer {
+
+/// Samples that are pure functions of (epoch, index). Called by several threads at once.
+class SampleSource {
+  public:
+    virtual ~SampleSource() = default;
+
+    virtual int64_t count() const = 0;       ///< samples
+    virtual const Shape& shape() const = 0;  ///< of one: [channels, height, width]
+
+    /// Writes sample `index` as epoch `epoch` sees it: the image, normalised, to `image`, float
+    /// [channels, height, width], its class to `label`. May throw Error; the loader's next() then
+    /// throws it.
+    virtual void load(int64_t epoch, int64_t index, float* image, int32_t& label) const = 0;
+};
+
+/// The samples of a Dataset, augmented and normalised.
+class DatasetSource : public SampleSource {
+  public:
+    /// `dataset` outlives the source; its pixels and labels are not copied. `seed` decides the
+    /// augmentation. Throws UsageError where the options do not fit the images.
+    DatasetSource(const Dataset& dataset, const AugmentOptions& augment,
+                  const Normalization& normalization, uint64_t seed);
+
+    int64_t count() const override { return dataset_->count; }
+    const Shape& shape() const override { return shape_; }
+    void load(int64_t epoch, int64_t index, float* image, int32_t& label) const override;
+
+  private:
+    const Dataset* dataset_;
+    Shape shape_;
+    AugmentOptions augment_;
+    Normalizer normalizer_;
+    uint64_t seed_;
+};
+
+}  // namespace trainer
