@@ -81,24 +81,42 @@ void encode_range(const Codec& codec, std::span<const Segment> segments,
     }
 }
 
-void add_decoded_range(const Codec& codec, std::span<const Segment> segments,
-                       std::span<const std::byte> in, std::span<float> sum, int64_t first) {
+namespace {
+
+float scale_at(const Codec& codec, std::span<const std::byte> in, size_t at) {
+    float scale = 0;
+    if (codec.has_scale())
+        std::memcpy(&scale, in.data() + at, sizeof scale);
+    return scale;
+}
+
+}  // namespace
+
+void check_encoded(const Codec& codec, std::span<const Segment> segments,
+                   std::span<const std::byte> in) {
     if (in.size() != encoded_bytes(codec, segments))
         throw Error("a push of " + std::to_string(in.size()) + " bytes in codec " + codec.name() +
                     " where its range takes " + std::to_string(encoded_bytes(codec, segments)));
-    const std::byte* at = in.data();
+    size_t at = 0;
     for (const Segment& segment : segments) {
-        float scale = 0;
-        if (codec.has_scale()) {
-            std::memcpy(&scale, at, sizeof scale);
-            at += sizeof scale;
-            if (!std::isfinite(scale))
-                throw Error("a push in codec " + codec.name() + " with a scale that is not finite");
-        }
-        codec.add_decoded(at, scale, 1,
-                          part(sum, segment.range.first - first, segment.range.count));
-        at += codec.code_bytes(segment.range.count);
+        if (!std::isfinite(scale_at(codec, in, at)))
+            throw Error("a push in codec " + codec.name() + " with a scale that is not finite");
+        at += segment_bytes(codec, segment.range.count);
     }
+}
+
+void add_decoded_block(const Codec& codec, const EncodedBlock& block, std::span<const std::byte> in,
+                       std::span<float> sum) {
+    codec.add_decoded(in.data() + block.codes_at, scale_at(codec, in, block.scale_at), 1, sum);
+}
+
+void add_decoded_range(const Codec& codec, std::span<const Segment> segments,
+                       std::span<const std::byte> in, std::span<float> sum, int64_t first) {
+    check_encoded(codec, segments, in);
+    for_each_block(codec, segments, run_elements, [&](const EncodedBlock& block) {
+        add_decoded_block(codec, block, in,
+                          part(sum, block.range.first - first, block.range.count));
+    });
 }
 
 ErrorFeedback::ErrorFeedback(const Codec& codec, const TensorTable& table,

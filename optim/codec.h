@@ -7,6 +7,7 @@
 // section 3; error feedback in general: arXiv 1901.09847.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -86,8 +87,42 @@ size_t encoded_bytes(const Codec& codec, std::span<const Segment> segments);
 void encode_range(const Codec& codec, std::span<const Segment> segments,
                   std::span<const float> slab, std::byte* out);
 
-/// sum[i - first] += decoded element i, for every element of the segments. Throws Error where `in`
-/// is not exactly as long as such a range, or a scale in it is not finite.
+/// A run of elements of an encoded range, and where its scale and its codes lie in the bytes.
+struct EncodedBlock {
+    Range range;
+    size_t scale_at = 0;
+    size_t codes_at = 0;
+};
+
+/// Calls body(EncodedBlock) over the segments in runs of about `elements`, so that several
+/// encoded ranges can be worked on while their sum stays in the cache.
+template <typename Body>
+void for_each_block(const Codec& codec, std::span<const Segment> segments, int64_t elements,
+                    Body body) {
+    elements = std::max<int64_t>(elements / codec.granule(), 1) * codec.granule();
+    size_t at = 0;
+    for (const Segment& segment : segments) {
+        const size_t scale_at = at;
+        const size_t codes_at = at + (codec.has_scale() ? sizeof(float) : 0);
+        for (int64_t first = 0; first < segment.range.count; first += elements)
+            body(EncodedBlock{
+                {segment.range.first + first, std::min(elements, segment.range.count - first)},
+                scale_at,
+                codes_at + codec.code_bytes(first)});
+        at = codes_at + codec.code_bytes(segment.range.count);
+    }
+}
+
+/// Throws Error where `in` is not exactly as long as such a range, or a scale in it is not finite.
+void check_encoded(const Codec& codec, std::span<const Segment> segments,
+                   std::span<const std::byte> in);
+
+/// sum[i] += decoded element i of the block, i counted from the block's start. `in` has passed
+/// check_encoded.
+void add_decoded_block(const Codec& codec, const EncodedBlock& block, std::span<const std::byte> in,
+                       std::span<float> sum);
+
+/// check_encoded, then sum[i - first] += decoded element i, for every element of the segments.
 void add_decoded_range(const Codec& codec, std::span<const Segment> segments,
                        std::span<const std::byte> in, std::span<float> sum, int64_t first);
 

@@ -1,0 +1,153 @@
+// The rules that wait for all N workers: average (S-SGD and the delayed family) and
+// average_weights (Local SGD, arXiv 1805.09767).
+//
+// A range is updated as soon as it has come from all workers, summed in worker order; the step is
+// complete when all ranges are. Answers come from the weights themselves where every worker waits
+// for its pull before it pushes again; in the delayed family a worker may be a step further, so
+// they come from one of two snapshots: that of G(t+2) is made when all have pushed step t+1 and
+// so have received G(t), whose place it takes.
+#include <algorithm>
+#include <array>
+
+#include "optim/shard.h"
+#include "optim/shard_rules.h"
+
+namespace trainer {
+
+namespace {
+
+// Steps that may be under way at once. A worker is at most k steps ahead of its last pull, and
+// max_inflight bounds it further.
+constexpr int64_t open_steps = 64;
+
+class AverageShard final : public Shard {
+  public:
+    AverageShard(const ShardOptions& options, const Optimizer& optimizer,
+                 const ParameterArena& arena, Range range)
+        : Shard(options, optimizer, arena, range),
+          delayed_(options.schedule.options().kind == StepScheduleOptions::Kind::delayed) {}
+
+    void push(int worker, int64_t step, Push push) override {
+        check_push(worker, step, push);
+        Gate& gate = gate_of(worker, step, push.range);
+        Push& mine = gate.pushes[static_cast<size_t>(worker)];
+        if (mine.range.count != 0)
+            throw Error("worker " + std::to_string(worker) + " pushed step " +
+                        std::to_string(step) + " twice");
+        mine = std::move(push);
+        if (++gate.arrived < options_.workers)
+            return;
+        if (std::ranges::any_of(gate.pushes, [&](const Push& other) {
+                return !(other.range == gate.range) || other.codec != gate.pushes[0].codec;
+            }))
+            throw Error("the workers cut or encoded their pushes of step " + std::to_string(step) +
+                        " differently; they are not of one job");
+        update(step, gate);
+        advance();
+    }
+
+    void resume_at(int64_t step) override {
+        Shard::resume_at(step);
+        open_ = {};
+        if (delayed_)
+            take_snapshot();
+    }
+
+  protected:
+    std::optional<std::span<const float>> answer(int /*worker*/, int64_t step) override {
+        if (step > steps_)
+            return std::nullopt;
+        if (!delayed_ || step == 0 || options_.schedule.at(step - 1).warm_up)
+            return part(slab::weights);
+        return part(snapshot_name(step));
+    }
+
+  private:
+    // What has come of one range in one step.
+    struct Gate {
+        Range range;
+        int arrived = 0;
+        std::vector<Push> pushes;  // by worker; an empty range: not yet there
+    };
+    struct Step {
+        std::vector<Gate> gates;  // kept from step to step, since the ranges are the same
+        int64_t updated = 0;      // elements
+    };
+
+    static std::string_view snapshot_name(int64_t step) {
+        return step % 2 == 0 ? "snapshot_0" : "snapshot_1";
+    }
+
+    Gate& gate_of(int worker, int64_t step, Range range) {
+        if (step < steps_ || step >= steps_ + open_steps || !options_.schedule.at(step).push)
+            throw Error("worker " + std::to_string(worker) + " pushed step " +
+                        std::to_string(step) + " while the servers are at step " +
+                        std::to_string(steps_));
+        auto& gates = open_[static_cast<size_t>(step % open_steps)].gates;
+        const auto found = std::ranges::find_if(
+            gates, [&](const Gate& gate) { return gate.range.first == range.first; });
+        if (found != gates.end())
+            return *found;
+        gates.push_back({range, 0, std::vector<Push>(static_cast<size_t>(options_.workers))});
+        return gates.back();
+    }
+
+    void update(int64_t step, Gate& gate) {
+        const float factor = 1.0F / static_cast<float>(options_.workers);
+        const double lr = options_.lr(step);
+        const bool weights_come = options_.rule == ShardOptions::Rule::average_weights &&
+                                  !options_.schedule.at(step).warm_up;
+        const bool by_block = !optimizer_.whole_tensors();
+        sum_pushes(gate.pushes, factor, [&](Range block) {
+            if (weights_come)
+                take_weights(block);
+            else if (by_block)
+                optimizer_.update(arena_, block, lr);
+        });
+        if (!weights_come && !by_block)
+            optimizer_.update(arena_, gate.range, lr);
+        open_[static_cast<size_t>(step % open_steps)].updated += gate.range.count;
+        gate.arrived = 0;
+        for (Push& push : gate.pushes)
+            push = {};
+    }
+
+    void take_weights(Range block) const {
+        const float* mean = arena_.slab<float>(slab::gradients).data();
+        std::copy(mean + block.first, mean + block.end(),
+                  arena_.slab<float>(slab::weights).data() + block.first);
+    }
+
+    // Closes the steps that are complete; local steps, which push nothing, with the next that does.
+    void advance() {
+        while (true) {
+            int64_t pushing = steps_;
+            while (!options_.schedule.at(pushing).push)
+                ++pushing;
+            Step& step = open_[static_cast<size_t>(pushing % open_steps)];
+            if (step.updated < range_.count)
+                return;
+            step.updated = 0;
+            steps_ = pushing + 1;
+            if (options_.schedule.at(pushing).request_pull)
+                take_snapshot();
+        }
+    }
+
+    void take_snapshot() const {
+        const auto weights = part(slab::weights);
+        std::copy(weights.begin(), weights.end(), part(snapshot_name(steps_)).begin());
+    }
+
+    const bool delayed_;
+    std::array<Step, open_steps> open_;
+};
+
+}  // namespace
+
+std::unique_ptr<Shard> make_average_shard(const ShardOptions& options, const Optimizer& optimizer,
+                                          const ParameterArena& arena, Range range) {
+    return std::make_unique<AverageShard>(options, optimizer, arena, range);
+}
+
+}  // namespace trainer
