@@ -21,7 +21,7 @@ struct OptimizerOptions {
     /// LARS gives them the global learning rate.
     bool decay_bn_bias = true;
     double trust = 0.001;             ///< eta of LARS
-    std::vector<std::string> frozen;  ///< tensors whose names start so are never changed
+    std::vector<std::string> frozen{};  ///< tensors whose names start so are never changed
 };
 
 /// One base optimizer for the tensors of one table. Holds no state: that is the arena's.
