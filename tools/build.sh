@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Builds the program and links it as ./trainer: tools/build.sh [PRESET [TARGET...]]
+# PRESET is one of CMakePresets.json (default: $TRAINER_PRESET, else release); without a TARGET it
+# is the program alone. Says nothing but what fails; up to date, it is a matter of a second.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset=${1:-${TRAINER_PRESET:-release}}
+shift $(($# > 0 ? 1 : 0))
+targets=("${@:-trainer}")
+mkdir -p build
+log=build/$preset.log
+
+# On a terminal the progress of a long build is shown, elsewhere only what went wrong.
+build() {
+    if [ -t 1 ]; then
+        cmake --build --preset "$preset" --target "${targets[@]}"
+    else
+        cmake --build --preset "$preset" --target "${targets[@]}" >"$log" 2>&1
+    fi
+}
+
+if [ ! -f "build/$preset/build.ninja" ]; then
+    echo "build: configuring and building ($preset), a few minutes the first time" >&2
+    if ! cmake --preset "$preset" >"$log" 2>&1; then
+        cat "$log" >&2
+        echo "build: cmake could not configure (above: why)" >&2
+        exit 1
+    fi
+fi
+if ninja -C "build/$preset" -n "${targets[@]}" 2>/dev/null | grep -q 'no work to do'; then
+    : # up to date
+elif ! build; then
+    [ -t 1 ] || grep -vE '^\[[0-9]+/[0-9]+\] (Building|Linking)' "$log" >&2 || true
+    echo "build: failed (above: why)" >&2
+    exit 1
+fi
+
+program=build/$preset/tools/trainer/trainer
+if [ -x "$program" ] && [ "$(readlink trainer || true)" != "$program" ]; then
+    ln -sfn "$program" trainer
+fi
