@@ -22,7 +22,8 @@ NodeId Network::input(int64_t channels, int64_t height, int64_t width) {
 namespace {
 
 int64_t window_count(int64_t extent, int64_t kernel, int64_t stride, int64_t padding) {
-    return (extent + 2 * padding - kernel) / stride + 1;
+    const int64_t room = extent + 2 * padding - kernel;
+    return room < 0 ? 0 : room / stride + 1;
 }
 
 }  // namespace
@@ -100,11 +101,14 @@ NodeId Network::relu(NodeId x) {
 NodeId Network::max_pool(NodeId x, int64_t kernel, int64_t stride, int64_t padding) {
     const Shape& in = node(x).shape;
     check(in.size() == 3, "max pool takes [channels, height, width]");
+    const int64_t height = window_count(in[1], kernel, stride, padding);
+    const int64_t width = window_count(in[2], kernel, stride, padding);
+    check(height > 0 && width > 0 && 2 * padding <= kernel,
+          "max pool: the image is smaller than the window, or the padding wider than half of it");
     return add({.kind = Kind::max_pool,
                 .name = node(x).name + ".maxpool",
                 .inputs = {x},
-                .shape = {in[0], window_count(in[1], kernel, stride, padding),
-                          window_count(in[2], kernel, stride, padding)},
+                .shape = {in[0], height, width},
                 .parameters = {},
                 .statistics = {},
                 .kernel = kernel,
