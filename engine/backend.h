@@ -94,6 +94,14 @@ struct LossSums {
     int64_t top5 = 0;  ///< samples whose label is among the five largest
     int64_t samples = 0;
     bool operator==(const LossSums&) const = default;
+
+    LossSums& operator+=(const LossSums& other) {
+        loss += other.loss;
+        top1 += other.top1;
+        top5 += other.top5;
+        samples += other.samples;
+        return *this;
+    }
 };
 
 /// Softmax cross entropy, arXiv 1512.00567 for the smoothing: the target is 1 - s for the label

@@ -1,0 +1,77 @@
+// Worker: the loop of one worker, a step at a time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "data/loader.h"
+#include "engine/executor.h"
+#include "optim/clip.h"
+#include "optim/schedule.h"
+#include "optim/sgd.h"
+
+namespace trainer {
+
+struct WorkerOptions {
+    uint64_t seed = 1;           ///< of dropout
+    double label_smoothing = 0;  ///< of the training loss
+    double clip_grad_norm = 0;   ///< 0: no clipping
+};
+
+/// What one step did.
+struct StepResult {
+    LossSums sums;  ///< over this worker's part of the batch, before the update
+    double lr = 0;
+};
+
+/// Everything that a worker works with; all of it outlives the worker.
+struct WorkerParts {
+    const Network& network;
+    Backend& backend;
+    const ParameterArena& parameters;  ///< slabs "weights", "gradients" and the optimizer's
+    const ParameterArena& statistics;  ///< slab "weights": the running statistics
+    Loader& loader;
+    const Optimizer& optimizer;
+    const LearningRate& schedule;
+};
+
+class Worker {
+  public:
+    Worker(const WorkerParts& parts, const WorkerOptions& options);
+
+    /// Goes on as a worker that has completed `step` global steps.
+    void start(int64_t step);
+
+    /// Global steps completed.
+    int64_t steps() const { return steps_; }
+
+    /// One step: the next batch, forward, loss, backward, update. Allocates nothing, but for the
+    /// first batch of another size. Throws Error that names the step and the layer where the loss
+    /// is not finite; the weights are then still those of before the step.
+    StepResult step();
+
+    /// The executor of whole batches.
+    Executor& executor() { return *executors_.front().executor; }
+
+  private:
+    /// An executor runs batches of one size only.
+    struct SizedExecutor {
+        int64_t batch;
+        std::unique_ptr<Executor> executor;
+    };
+
+    Executor& executor_for(int64_t batch);
+    void update(Lane& lane);
+    [[noreturn]] void stop_not_finite(const Executor& executor, double loss) const;
+
+    WorkerParts parts_;
+    WorkerOptions options_;
+    GradientClipper clipper_;
+    std::vector<SizedExecutor> executors_;
+    std::function<void(Lane&)> update_work_;  // made once: to make one allocates
+    int64_t steps_ = 0;
+    double lr_ = 0;
+};
+
+}  // namespace trainer
