@@ -15,15 +15,18 @@ Context::Context(int lane_count, Precision arithmetic)
 
 namespace {
 
-// Whether an image is read as it came: it has at most three channels, which oneDNN's kernels for
-// first convolutions take, and only convolutions and linear layers read it.
-bool stays_plain(const Network& network, const Node& input) {
-    return input.shape[0] <= 3 &&
+// Whether an image is read as it came. It has at most three channels, and only linear layers and
+// convolutions read it; in bf16 oneDNN's first convolutions take three channels only.
+bool stays_plain(const Network& network, const Node& input, Precision precision) {
+    const int64_t channels = input.shape[0];
+    const bool convolutions = precision == Precision::fp32 ? channels <= 3 : channels == 3;
+    return channels <= 3 &&
            std::all_of(network.nodes().begin(), network.nodes().end(), [&](const Node& node) {
                const bool reads =
                    std::any_of(node.inputs.begin(), node.inputs.end(),
                                [&](NodeId id) { return &network.node(id) == &input; });
-               return !reads || node.kind == Kind::linear || node.kind == Kind::convolution;
+               return !reads || node.kind == Kind::linear ||
+                      (node.kind == Kind::convolution && convolutions);
            });
 }
 
@@ -40,8 +43,8 @@ Buffer Context::layout(const Network& network, const Node& node) const {
               "logits come from a linear layer or an average pool");
         buffer.type = DType::f32;
     }
-    const bool plain =
-        node.shape.size() != 3 || (node.kind == Kind::input && stays_plain(network, node));
+    const bool plain = node.shape.size() != 3 ||
+                       (node.kind == Kind::input && stays_plain(network, node, precision));
     buffer.channels = plain ? node.shape[0] : padded(node.shape[0]);
     buffer.sample_bytes = element_count(node.shape) / node.shape[0] * buffer.channels *
                           static_cast<int64_t>(size_of(buffer.type));
@@ -63,13 +66,32 @@ memory::desc describe(const Context& context, const Buffer& buffer, int64_t samp
     return {dims, onednn_type(buffer.type), is_blocked(context, buffer) ? blocks : Tag::nchw};
 }
 
+namespace {
+
+// Copies rows between tensors whose rows have other widths, in floats.
+void copy_rows(const std::byte* from, int64_t from_width, std::byte* to, int64_t to_width,
+               const RowPadding& padding) {
+    for (int64_t row = 0; row < padding.rows; ++row)
+        std::memcpy(to + row * to_width * static_cast<int64_t>(sizeof(float)),
+                    from + row * from_width * static_cast<int64_t>(sizeof(float)),
+                    static_cast<size_t>(padding.width) * sizeof(float));
+}
+
+}  // namespace
+
 PackedTensor::PackedTensor(const Context& context, std::string name, const memory::desc& flat,
-                           std::byte* address)
-    : name_(std::move(name)), flat_(flat), address_(address), stream_(context.engine) {}
+                           const RowPadding& padding, std::byte* address)
+    : name_(std::move(name)),
+      flat_(flat),
+      padding_(padding),
+      address_(address),
+      padded_(allocate_host(padding.needed() ? flat.get_size() : 0)),
+      stream_(context.engine) {}
 
 Place PackedTensor::form(const memory::desc& desc) {
+    const Place flat = place_at(padding_.needed() ? padded_.data.get() : address_);
     if (desc == flat_)
-        return place_at(address_);
+        return flat;
     for (const Form& form : forms_)
         if (form.desc == desc)
             return place_at(form.packed.data.get());
@@ -78,7 +100,7 @@ Place PackedTensor::form(const memory::desc& desc) {
     Form form{desc, allocate_host(desc.get_size()),
               allocate_host(reorder.scratchpad_desc().get_size()),
               Call(name_, dnnl::reorder(reorder), stream_)};
-    form.fill.bind(DNNL_ARG_FROM, flat_, place_at(address_));
+    form.fill.bind(DNNL_ARG_FROM, flat_, flat);
     form.fill.bind(DNNL_ARG_TO, desc, place_at(form.packed.data.get()));
     form.fill.bind(DNNL_ARG_SCRATCHPAD, reorder.scratchpad_desc(),
                    place_at(form.scratchpad.data.get()));
@@ -87,6 +109,8 @@ Place PackedTensor::form(const memory::desc& desc) {
 }
 
 void PackedTensor::load() {
+    if (padding_.needed())
+        copy_rows(address_, padding_.width, padded_.data.get(), padding_.padded, padding_);
     for (Form& form : forms_)
         form.fill.run();
 }
@@ -104,14 +128,27 @@ Call make_reorder(const std::string& what, LaneTools& tools, const memory::desc&
 }
 
 FlatGradient::FlatGradient(const std::string& what, LaneTools& tools, const memory::desc& form,
-                           const memory::desc& flat, std::byte* address) {
+                           const memory::desc& flat, const RowPadding& padding, std::byte* address)
+    : padding_(padding), address_(address) {
+    Place target = place_at(address);
+    if (padding.needed()) {
+        tools.padded.reserve(flat.get_size());
+        target = padded_ = tools.padded.place();
+    }
     if (form == flat) {
-        place_ = place_at(address);
+        place_ = target;
         return;
     }
     tools.gradient.reserve(form.get_size());
     place_ = tools.gradient.place();
-    reorder_ = make_reorder(what, tools, form, place_, flat, place_at(address));
+    reorder_ = make_reorder(what, tools, form, place_, flat, target);
+}
+
+void FlatGradient::flatten() {
+    if (reorder_)
+        reorder_.run();
+    if (padding_.needed())
+        copy_rows(*padded_.base, padding_.padded, address_, padding_.width, padding_);
 }
 
 const TensorInfo& parameter_info(const Binding& binding, size_t index) {

@@ -17,6 +17,7 @@ struct LaneTools {
     dnnl::stream stream;
     Workspace scratchpad;  ///< of oneDNN's primitives
     Workspace gradient;    ///< a weight gradient in a primitive's own form
+    Workspace padded;      ///< a flat weight gradient with padded rows
 };
 
 struct Context {
@@ -47,12 +48,19 @@ memory::desc describe(const Context& context, const Buffer& buffer, int64_t samp
 
 memory::data_type onednn_type(DType type);
 
+/// How the rows of a parameter tensor (its first extent) are widened with zeros for a primitive
+/// that wants whole blocks of input channels; equal widths where they are not.
+struct RowPadding {
+    int64_t rows = 0, width = 0, padded = 0;
+    bool needed() const { return width != padded; }
+};
+
 /// A parameter tensor in the forms that primitives want, filled from the flat slab by load().
 class PackedTensor {
   public:
-    /// `flat` describes the tensor at `address`, which outlives this.
+    /// `flat` describes the tensor with its rows padded, `address` is where it lies without.
     PackedTensor(const Context& context, std::string name, const memory::desc& flat,
-                 std::byte* address);
+                 const RowPadding& padding, std::byte* address);
 
     /// The tensor in the form `desc`: in memory of this object, or where it lies if that is it.
     Place form(const memory::desc& desc);
@@ -67,7 +75,9 @@ class PackedTensor {
 
     std::string name_;
     memory::desc flat_;
+    RowPadding padding_;
     std::byte* address_;
+    Memory padded_;  // the flat tensor with its rows padded, where they are
     dnnl::stream stream_;
     std::vector<Form> forms_;
 };
@@ -81,18 +91,18 @@ Call make_reorder(const std::string& what, LaneTools& tools, const memory::desc&
 class FlatGradient {
   public:
     FlatGradient() = default;
-    /// `form` is what the primitive writes, `flat` what the slab holds at `address`.
+    /// `form` is what the primitive writes; `flat`, `padding`, `address` as for PackedTensor.
     FlatGradient(const std::string& what, LaneTools& tools, const memory::desc& form,
-                 const memory::desc& flat, std::byte* address);
+                 const memory::desc& flat, const RowPadding& padding, std::byte* address);
     const Place& place() const { return place_; }
-    void flatten() {
-        if (reorder_)
-            reorder_.run();
-    }
+    void flatten();
 
   private:
     Place place_;
     Call reorder_;
+    RowPadding padding_;
+    std::byte* address_ = nullptr;
+    Place padded_;  // where rows are padded: of the lane's tools
 };
 
 /// First byte of a node's `index`-th parameter in a slab, and its extents.

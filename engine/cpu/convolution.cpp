@@ -33,6 +33,10 @@ class Convolution final : public Operation {
     Context& context_;
     const Binding& binding_;
     const Node& node_;
+    // [out, in, k, k]; with whole blocks of input channels, since oneDNN's fast kernels take no
+    // others. The input's own padding is zero, and so are the weights there.
+    Shape weight_shape_;
+    RowPadding padding_;
     memory::desc flat_weights_, bias_;  // bias_ empty where there is none
     PackedTensor weights_;
     std::vector<Work> work_;  // by lane
@@ -46,6 +50,17 @@ memory::desc flat_desc(const Shape& shape) {
                              : memory::desc(shape, type, memory::format_tag::x);
 }
 
+Shape weight_shape(const Context& context, const Binding& binding) {
+    Shape shape = parameter_info(binding, 0).shape;
+    if (is_blocked(context, *binding.inputs[0]))
+        shape[1] = context.padded(shape[1]);
+    return shape;
+}
+
+RowPadding row_padding(const Shape& shape, const Shape& padded) {
+    return {shape[0], element_count(shape) / shape[0], element_count(padded) / shape[0]};
+}
+
 memory::desc any_form(const Shape& shape, memory::data_type type) {
     return {shape, type, memory::format_tag::any};
 }
@@ -54,9 +69,11 @@ Convolution::Convolution(Context& context, const Binding& binding)
     : context_(context),
       binding_(binding),
       node_(*binding.node),
-      flat_weights_(flat_desc(parameter_info(binding, 0).shape)),
+      weight_shape_(weight_shape(context, binding)),
+      padding_(row_padding(parameter_info(binding, 0).shape, weight_shape_)),
+      flat_weights_(flat_desc(weight_shape_)),
       bias_(node_.has_bias ? flat_desc(parameter_info(binding, 1).shape) : memory::desc()),
-      weights_(context, node_.name, flat_weights_, weight_of(binding, 0)),
+      weights_(context, node_.name, flat_weights_, padding_, weight_of(binding, 0)),
       work_(context.lanes.size()) {
     for (size_t lane = 0; lane < work_.size(); ++lane) {
         const Range samples =
@@ -76,13 +93,14 @@ Convolution::Convolution(Context& context, const Binding& binding)
 }
 
 ConvolutionDesc Convolution::geometry(Range samples) const {
-    return {
-        .source = describe(context_, *binding_.inputs[0], samples.count),
-        .weights = any_form(parameter_info(binding_, 0).shape, onednn_type(context_.activation())),
-        .bias = bias_,
-        .target = describe(context_, *binding_.output, samples.count),
-        .strides = {node_.stride, node_.stride},
-        .padding = {node_.padding, node_.padding}};
+    Buffer source = *binding_.inputs[0];
+    source.shape[0] = weight_shape_[1];
+    return {.source = describe(context_, source, samples.count),
+            .weights = any_form(weight_shape_, onednn_type(context_.activation())),
+            .bias = bias_,
+            .target = describe(context_, *binding_.output, samples.count),
+            .strides = {node_.stride, node_.stride},
+            .padding = {node_.padding, node_.padding}};
 }
 
 Call Convolution::make_call(LaneTools& tools, const dnnl::primitive_desc& desc,
@@ -120,12 +138,12 @@ void Convolution::build_backward_weights(Work& work, size_t lane, const Convolut
                                          Range samples) {
     ConvolutionDesc forms = geometry(samples);
     // Gradients of weights are summed in fp32 and stay so.
-    forms.weights = any_form(parameter_info(binding_, 0).shape, memory::data_type::f32);
+    forms.weights = any_form(weight_shape_, memory::data_type::f32);
     const auto desc = convolution_backward_weights(context_.engine, forms, hint);
     LaneTools& tools = context_.lanes[lane];
     std::byte* const slab = binding_.gradients.at(lane);
     work.weight_gradient = FlatGradient(node_.name, tools, desc.diff_weights_desc(), flat_weights_,
-                                        parameter_in(binding_, slab, 0));
+                                        padding_, parameter_in(binding_, slab, 0));
     Call& call = work.backward_weights;
     call = make_call(tools, desc, dnnl::convolution_backward_weights(desc));
     call.bind(DNNL_ARG_SRC, desc.src_desc(), place_in(*binding_.inputs[0], samples.first));

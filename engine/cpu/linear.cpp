@@ -89,7 +89,7 @@ Linear<T>::Linear(Context& context, const Binding& binding)
       type_(onednn_type(context.activation())),
       flat_weights_(parameter_info(binding, 0).shape, memory::data_type::f32, Tag::oi),
       bias_({out_features_}, memory::data_type::f32, Tag::x),
-      weights_(context, node_.name, flat_weights_, weight_of(binding, 0)),
+      weights_(context, node_.name, flat_weights_, {}, weight_of(binding, 0)),
       work_(context.lanes.size()) {
     const bool blocked = is_blocked(context, *binding.inputs[0]);
     if (blocked)
@@ -169,7 +169,7 @@ void Linear<T>::build_backward_weights(Work& work, size_t lane, const InnerProdu
     LaneTools& tools = context_.lanes[lane];
     std::byte* const slab = binding_.gradients.at(lane);
     work.weight_gradient = FlatGradient(node_.name, tools, desc.diff_weights_desc(), flat_weights_,
-                                        parameter_in(binding_, slab, 0));
+                                        {}, parameter_in(binding_, slab, 0));
     Call& call = work.backward_weights;
     call = make_call(tools, desc, dnnl::inner_product_backward_weights(desc));
     call.bind(DNNL_ARG_SRC, desc.src_desc(), place_in(input(), samples.first));
