@@ -1,0 +1,39 @@
+#include "tools/trainer/evaluator.h"
+
+#include <cmath>
+
+namespace trainer {
+
+Evaluator::Evaluator(Loader& loader, const Network& network, Backend& backend,
+                     const ParameterArena& parameters, const ParameterArena& statistics)
+    : loader_(loader),
+      executor_(network, backend, parameters, statistics,
+                {.batch = loader.options().batch,
+                 .training = false,
+                 .label_smoothing = 0,
+                 .range_elements = 0}) {}
+
+std::optional<LossSums> Evaluator::run(const std::function<bool()>& stop) {
+    LossSums total;
+    loader_.start(0);
+    bool first = true;
+    for (const Batch* batch = &loader_.next(); batch->global_size > 0; batch = &loader_.next()) {
+        const StepInput input{.images = batch->images,
+                              .labels = batch->labels,
+                              .batch = batch->size,
+                              .seed = 0,
+                              .step = 0,
+                              .first_sample = batch->first_sample};
+        const LossSums sums = executor_.evaluate(input, first);
+        first = false;
+        if (!std::isfinite(sums.loss))
+            throw Error("the loss on the test images is not finite, first in layer '" +
+                        executor_.first_not_finite().value_or("loss") + "'");
+        total += sums;
+        if (stop && stop())
+            return std::nullopt;
+    }
+    return total;
+}
+
+}  // namespace trainer

@@ -1,0 +1,28 @@
+// Evaluator: loss and accuracy over a whole data set, every image counted once.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "data/loader.h"
+#include "engine/executor.h"
+
+namespace trainer {
+
+class Evaluator {
+  public:
+    /// `loader` gives each image once (evaluation_loader()). All outlive the evaluator.
+    Evaluator(Loader& loader, const Network& network, Backend& backend,
+              const ParameterArena& parameters, const ParameterArena& statistics);
+
+    /// Sums over all images, with the weights as they are; the same bits every time. nullopt where
+    /// `stop`, asked after each batch, said so. Throws Error that names the layer where the loss
+    /// is not finite.
+    std::optional<LossSums> run(const std::function<bool()>& stop = {});
+
+  private:
+    Loader& loader_;
+    Executor executor_;
+};
+
+}  // namespace trainer

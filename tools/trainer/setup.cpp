@@ -1,0 +1,154 @@
+#include "tools/trainer/setup.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+
+#include "engine/checkpoint.h"
+#include "models/models.h"
+
+namespace trainer {
+namespace {
+
+/// Processors that this process may use.
+int processors() {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+/// The config's normalisation; one value stands for every channel.
+Normalization normalization_of(const Config& config, int64_t channels) {
+    Normalization normalization;
+    if (!config.data.mean || !config.data.std)
+        normalization = default_normalization(config.data.dataset);
+    if (config.data.mean)
+        normalization.mean = *config.data.mean;
+    if (config.data.std)
+        normalization.std = *config.data.std;
+    for (std::vector<double>* values : {&normalization.mean, &normalization.std})
+        if (values->size() == 1)
+            values->resize(static_cast<size_t>(channels), values->front());
+    return normalization;
+}
+
+/// The number in a file such as those of control groups; nullopt where there is none.
+std::optional<int64_t> number_in(const std::string& path) {
+    std::ifstream file(path);
+    int64_t number = 0;
+    return file >> number ? std::optional(number) : std::nullopt;
+}
+
+}  // namespace
+
+Dataset make_dataset(const Config& config, Split split) {
+    DatasetOptions options;
+    options.dataset = config.data.dataset;
+    options.dir = config.data.dir;
+    options.split = split;
+    options.synthetic.seed = config.seed;
+    Dataset dataset = load_dataset(options);
+    if (dataset.classes > config.model.num_classes)
+        throw UsageError("model.num_classes: " + std::to_string(config.model.num_classes) +
+                         " is too few for " + dataset.name + ", which has " +
+                         std::to_string(dataset.classes) + " classes");
+    return dataset;
+}
+
+LoaderOptions training_loader(const Config& config) {
+    LoaderOptions options;
+    options.batch = config.data.batch_size;
+    options.shuffle = config.data.shuffle;
+    options.drop_last = config.data.drop_last;
+    options.seed = config.seed;
+    options.threads = config.data.workers.value_or(std::clamp(processors() / 2, 1, 8));
+    options.augment = {config.data.augment.pad_crop, config.data.augment.flip,
+                       config.data.augment.cutout};
+    options.normalization = normalization_of(config, 3);
+    return options;
+}
+
+LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset) {
+    LoaderOptions options = training_loader(config);
+    options.batch = std::min<int64_t>(config.data.batch_size, dataset.count);
+    options.shuffle = false;
+    options.drop_last = false;
+    options.repeat = false;
+    options.augment = {};
+    return options;
+}
+
+std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType> reference) {
+    if (reference)
+        return make_reference_backend(*reference);
+    if (config.device.starts_with("cuda"))
+        throw UsageError("device: " + config.device +
+                         ": this build has no CUDA engine; use device: auto or cpu");
+    const int threads = config.threads.value_or(processors());
+    const bool bf16 = config.precision == "bf16";
+#ifdef TRAINER_HAS_ONEDNN
+    return make_cpu_backend(threads, bf16 ? Precision::bf16 : Precision::fp32);
+#else
+    if (bf16)
+        return make_cpu_backend(threads, Precision::bf16);  // says what is missing
+    return make_reference_backend(DType::f32);
+#endif
+}
+
+Network make_network(const Config& config, const Dataset& dataset) {
+    ModelOptions options;
+    options.num_classes = config.model.num_classes;
+    options.channels = dataset.channels;
+    options.height = dataset.height;
+    options.width = dataset.width;
+    return build_model(config.model.name, options);
+}
+
+int64_t free_memory() {
+    int64_t available = std::numeric_limits<int64_t>::max();
+    std::ifstream meminfo("/proc/meminfo");
+    for (std::string word; meminfo >> word;) {
+        int64_t kilobytes = 0;
+        if (word == "MemAvailable:" && meminfo >> kilobytes)
+            available = kilobytes * 1024;
+    }
+    const auto limit = number_in("/sys/fs/cgroup/memory.max");
+    const auto used = number_in("/sys/fs/cgroup/memory.current");
+    if (limit && used)
+        available = std::min(available, std::max<int64_t>(0, *limit - *used));
+    return available;
+}
+
+namespace {
+
+void read_tensor(const SafetensorsFile& file, const ParameterArena& arena,
+                 const TensorInfo& tensor) {
+    if (arena.type() == DType::f64)
+        file.read(tensor.name, tensor.shape, arena.tensor<double>(slab::weights, tensor));
+    else
+        file.read(tensor.name, tensor.shape, arena.tensor<float>(slab::weights, tensor));
+}
+
+}  // namespace
+
+InitResult read_model(const SafetensorsFile& file, const Network& network,
+                      const ParameterArena& parameters, const ParameterArena& statistics) {
+    InitResult result;
+    const std::vector<int>& head = network.node(network.output()).parameters;
+    for (size_t index = 0; index < parameters.table().tensors().size(); ++index) {
+        const TensorInfo& tensor = parameters.table().tensors()[index];
+        const bool in_head =
+            std::find(head.begin(), head.end(), static_cast<int>(index)) != head.end();
+        const SafetensorsEntry* entry = file.find(tensor.name);
+        if (in_head && (entry == nullptr || entry->shape != tensor.shape))
+            result.fresh.push_back(tensor.name);
+        else
+            read_tensor(file, parameters, tensor);
+    }
+    read_tensors(file, statistics, slab::weights);
+    return result;
+}
+
+}  // namespace trainer

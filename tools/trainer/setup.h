@@ -1,0 +1,48 @@
+// What training and evaluation are made of, as the config says: data, device, model.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "engine/backend.h"
+#include "engine/network.h"
+#include "engine/safetensors.h"
+#include "tools/trainer/config.h"
+
+namespace trainer {
+
+/// Reads a split of the config's data set. Throws as load_dataset, and UsageError where it has
+/// more classes than model.num_classes.
+Dataset make_dataset(const Config& config, Split split);
+
+/// How training batches, and those of an evaluation, are read.
+LoaderOptions training_loader(const Config& config);
+LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset);
+
+/// What computes: the config's device, or `reference`, plain loops of that type, where given. A
+/// build without oneDNN computes `auto` and `cpu` with plain loops too. Throws UsageError for a
+/// device that this build or machine has not.
+std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType> reference);
+
+/// The config's model for images as `dataset` has them.
+Network make_network(const Config& config, const Dataset& dataset);
+
+/// Bytes that this process may still take: of the machine, or of its control group where that is
+/// less.
+int64_t free_memory();
+
+/// What a file says of a model.init that is not its whole: names of tensors that start afresh.
+struct InitResult {
+    std::vector<std::string> fresh;
+};
+
+/// Fills weights and statistics (slabs "weights") from a model.safetensors. The tensors of the last
+/// layer, where the file has them in another size, keep the values they have. Throws Error where
+/// any other tensor is missing or of another shape.
+InitResult read_model(const SafetensorsFile& file, const Network& network,
+                      const ParameterArena& parameters, const ParameterArena& statistics);
+
+}  // namespace trainer

@@ -1,0 +1,43 @@
+#include "tools/trainer/signals.h"
+
+namespace trainer {
+namespace {
+
+constexpr int stop_signals[] = {SIGTERM, SIGINT, SIGUSR1};
+
+// What a handler may touch: the one thing here that belongs to the whole process.
+volatile std::sig_atomic_t received = 0;
+
+void note(int number) {
+    if (received != 0) {
+        std::signal(number, SIG_DFL);
+        std::raise(number);
+    }
+    received = number;
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+    received = 0;
+    struct sigaction action {};
+    action.sa_handler = note;
+    action.sa_flags = SA_RESTART;
+    for (int i = 0; i < 3; ++i)
+        sigaction(stop_signals[i], &action, &before_[i]);
+    // A limit on the size of files is an error where a file is written, not the end.
+    action.sa_handler = SIG_IGN;
+    sigaction(SIGXFSZ, &action, &file_size_before_);
+}
+
+StopSignals::~StopSignals() {
+    for (int i = 0; i < 3; ++i)
+        sigaction(stop_signals[i], &before_[i], nullptr);
+    sigaction(SIGXFSZ, &file_size_before_, nullptr);
+}
+
+int StopSignals::number() const {
+    return received;
+}
+
+}  // namespace trainer

@@ -1,0 +1,25 @@
+// StopSignals: SIGTERM, SIGINT and SIGUSR1 as a wish to stop after the step.
+#pragma once
+
+#include <csignal>
+
+namespace trainer {
+
+/// While one exists, the first of these signals is noted; the second ends the program at once, as
+/// it would have without this. At most one exists at a time.
+class StopSignals {
+  public:
+    StopSignals();
+    ~StopSignals();
+    StopSignals(const StopSignals&) = delete;
+    StopSignals& operator=(const StopSignals&) = delete;
+
+    bool requested() const { return number() != 0; }
+    int number() const;  ///< of the signal that came; 0: none
+
+  private:
+    struct sigaction before_[3];
+    struct sigaction file_size_before_;
+};
+
+}  // namespace trainer

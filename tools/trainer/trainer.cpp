@@ -1,0 +1,438 @@
+#include "tools/trainer/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "tools/trainer/setup.h"
+
+namespace trainer {
+namespace {
+
+int64_t run_length(const Config& config, int64_t steps_per_epoch) {
+    const int64_t steps = config.train.epochs * steps_per_epoch;
+    return config.train.max_steps > 0 ? std::min(steps, config.train.max_steps) : steps;
+}
+
+template <typename... Values>
+std::string format(const char* pattern, Values... values) {
+    char text[256];
+    std::snprintf(text, sizeof text, pattern, values...);
+    return text;
+}
+
+std::string gibibytes(double bytes) {
+    return bytes < 0x1p30 ? format("%.0f MiB", bytes * 0x1p-20)
+                          : format("%.1f GiB", bytes * 0x1p-30);
+}
+
+double accuracy(const LossSums& sums) {
+    return static_cast<double>(sums.top1) / static_cast<double>(std::max<int64_t>(sums.samples, 1));
+}
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, const TrainerOptions& options)
+    : config_(config),
+      log_(config),
+      store_(config.checkpoint.dir, config.checkpoint.keep,
+             [this](const std::string& text) { log_.warn(text); }),
+      resumed_(checkpoint_to_resume()),
+      training_data_(make_dataset(config, Split::train)),
+      test_data_(make_dataset(config, Split::test)),
+      training_loader_(training_data_, training_loader(config)),
+      evaluation_loader_(test_data_, evaluation_loader(config, test_data_)),
+      backend_(make_backend(config, options.reference)),
+      network_(make_network(config, training_data_)),
+      optimizer_(make_optimizer({.name = config.optim.name,
+                                 .momentum = config.optim.momentum,
+                                 .weight_decay = config.optim.weight_decay,
+                                 .decay_bn_bias = config.optim.decay_bn_bias},
+                                network_.parameters())),
+      steps_per_epoch_(training_loader_.steps_per_epoch()),
+      total_steps_(run_length(config, steps_per_epoch_)),
+      schedule_(schedule_options()),
+      parameters_(make_parameters()),
+      statistics_(network_.statistics(), parameters_.type(), {std::string(slab::weights)},
+                  [this](size_t bytes) { return backend_->allocate(bytes); }),
+      worker_(
+          {network_, *backend_, parameters_, statistics_, training_loader_, *optimizer_, schedule_},
+          {.seed = config.seed,
+           .label_smoothing = config.train.label_smoothing,
+           .clip_grad_norm = config.train.clip_grad_norm}),
+      evaluator_(evaluation_loader_, network_, *backend_, parameters_, statistics_) {
+    if (resumed_)
+        restore(*resumed_);
+    else
+        start_afresh();
+}
+
+std::optional<Checkpoint> Trainer::checkpoint_to_resume() {
+    const auto set_aside = [this] {
+        if (const auto aside = store_.set_aside())
+            log_.say("earlier checkpoints are now in " + aside->string());
+    };
+    const std::string& resume = config_.checkpoint.resume;
+    if (resume == "never") {
+        set_aside();
+        return std::nullopt;
+    }
+    std::optional<Checkpoint> found =
+        resume == "auto" ? store_.newest() : std::optional(Checkpoint::open(resume));
+    if (!found)
+        return std::nullopt;
+    check_resumable(*found, config_);
+    if (!std::filesystem::equivalent(found->path().parent_path(), store_.directory()))
+        set_aside();
+    return found;
+}
+
+ScheduleOptions Trainer::schedule_options() const {
+    const auto& optim = config_.optim;
+    ScheduleOptions options;
+    options.type = optim.schedule.type;
+    options.lr = optim.lr;
+    options.milestones = optim.schedule.milestones;
+    options.gamma = optim.schedule.gamma;
+    options.power = optim.schedule.power;
+    options.final_lr = optim.schedule.final_lr;
+    options.warmup_epochs = optim.schedule.warmup_epochs;
+    options.steps_per_epoch = steps_per_epoch_;
+    options.total_steps = config_.train.max_steps > 0 ? config_.train.max_steps
+                                                      : config_.train.epochs * steps_per_epoch_;
+    return options;
+}
+
+size_t Trainer::bytes_needed(int64_t batch) const {
+    const int lanes = backend_->lanes().count();
+    const ExecutorOptions training{.batch = batch, .training = true};
+    const ExecutorOptions evaluation{.batch = std::min(batch, test_data_.count), .training = false};
+    const size_t slabs = 2 + optimizer_->slabs().size();
+    return Executor::bytes_needed(network_, *backend_, lanes, training) +
+           Executor::bytes_needed(network_, *backend_, lanes, evaluation) +
+           slabs * static_cast<size_t>(network_.parameters().size()) *
+               size_of(backend_->parameter_type());
+}
+
+void Trainer::check_memory() {
+    const int64_t batch = config_.data.batch_size;
+    const auto free = static_cast<size_t>(free_memory());
+    const size_t needed = bytes_needed(batch);
+    log_.say("memory       about " + gibibytes(static_cast<double>(needed)) + " of " +
+             gibibytes(static_cast<double>(free)) + " free");
+    if (needed <= free)
+        return;
+    int64_t fits = 0, too_large = batch;
+    while (too_large - fits > 1) {
+        const int64_t middle = fits + (too_large - fits) / 2;
+        (bytes_needed(middle) <= free ? fits : too_large) = middle;
+    }
+    throw Error("a batch of " + std::to_string(batch) + " needs about " +
+                gibibytes(static_cast<double>(needed)) + " of memory, " +
+                gibibytes(static_cast<double>(free)) + " are free; " +
+                (fits > 0 ? "data.batch_size=" + std::to_string(fits) + " fits"
+                          : std::string("no batch fits")));
+}
+
+ParameterArena Trainer::make_parameters() {
+    introduce();
+    check_memory();
+    std::vector<std::string> slabs{std::string(slab::weights), std::string(slab::gradients)};
+    const std::vector<std::string> more = optimizer_->slabs();
+    slabs.insert(slabs.end(), more.begin(), more.end());
+    return {network_.parameters(), backend_->parameter_type(), slabs,
+            [this](size_t bytes) { return backend_->allocate(bytes); }};
+}
+
+void Trainer::introduce() {
+    const auto& train = config_.train;
+    log_.say("model        " + config_.model.name + ", " +
+             std::to_string(config_.model.num_classes) + " classes, " +
+             grouped(network_.parameters().size()) + " parameters, " +
+             format("%.1f", static_cast<double>(network_.multiply_adds()) * 1e-6) +
+             " million multiply-adds an image");
+    log_.say("data         " + training_data_.description);
+    log_.say("             " + grouped(training_data_.count) + " training images, " +
+             grouped(test_data_.count) + " test images");
+    log_.say("device       " + backend_->description());
+    log_.say("batch        " + std::to_string(config_.data.batch_size) + " (global), " +
+             grouped(steps_per_epoch_) + " steps an epoch, " + std::to_string(train.epochs) +
+             (train.epochs == 1 ? " epoch, " : " epochs, ") + grouped(total_steps_) + " steps");
+    log_.say("optimizer    " + config_.optim.name +
+             format(", lr %g, momentum %g, weight decay %g, schedule ", config_.optim.lr,
+                    config_.optim.momentum, config_.optim.weight_decay) +
+             config_.optim.schedule.type);
+    log_.say("checkpoints  " + store_.directory().string());
+    log_.say("logs         " + (log_.directory() / "metrics.jsonl").string() + ", " +
+             (log_.directory() / "trainer.log").string());
+    if (train.max_steps > train.epochs * steps_per_epoch_)
+        log_.warn("train.max_steps (" + std::to_string(train.max_steps) +
+                  ") is more than train.epochs make; the run ends after " +
+                  std::to_string(total_steps_) + " steps");
+}
+
+void Trainer::restore(const Checkpoint& checkpoint) {
+    read_tensors(checkpoint.model, parameters_, slab::weights);
+    read_tensors(checkpoint.model, statistics_, slab::weights);
+    for (const std::string& name : optimizer_->slabs())
+        read_slab(checkpoint.state, parameters_, name, name);
+    state_ = state_of(checkpoint);
+    unsaved_ = !std::filesystem::equivalent(checkpoint.path().parent_path(), store_.directory());
+    if (unsaved_)
+        state_.best_saved = -1;  // the link `best` is the other directory's
+    log_.say("resume       " + checkpoint.path().string() + ": " + grouped(state_.step) +
+             " steps done");
+}
+
+void Trainer::start_afresh() {
+    initialize_weights(parameters_, config_.seed);
+    initialize_weights(statistics_, config_.seed);
+    if (config_.model.init.empty())
+        return;
+    const SafetensorsFile file(config_.model.init);
+    const InitResult result = read_model(file, network_, parameters_, statistics_);
+    log_.say("start        from " + config_.model.init);
+    for (const std::string& name : result.fresh)
+        log_.say("             " + name + " is of another size there, and starts afresh");
+}
+
+ExitCode Trainer::run() {
+    const bool fresh = !resumed_;
+    resumed_.reset();
+    const bool evaluated = state_.evaluated == state_.step;
+    if (!fresh && is_last() && evaluated && !unsaved_) {
+        log_.say("nothing left to do: all " + grouped(total_steps_) + " steps are done; more " +
+                 "train.epochs go on from here");
+        summarize();
+        return ExitCode::done;
+    }
+    log_.header({.device = backend_->description(),
+                 .data = training_data_.description,
+                 .parameters = network_.parameters().size(),
+                 .global_batch = config_.data.batch_size,
+                 .steps_per_epoch = steps_per_epoch_,
+                 .start_step = state_.step,
+                 .fresh = fresh});
+    try {
+        return train();
+    } catch (const Error& error) {
+        log_.note(std::string("error: ") + error.what());
+        if (const auto steps = store_.steps(); !steps.empty())
+            log_.say("the last checkpoint is " +
+                     (store_.directory() / ("step-" + std::to_string(steps.back()))).string());
+        throw;
+    }
+}
+
+ExitCode Trainer::train() {
+    if (state_.step == 0 && config_.checkpoint.every_steps > 0 && unsaved_)
+        save();
+    if (!is_last())
+        worker_.start(state_.step);
+    worker_.executor().profile(config_.profile);
+    do {
+        if (signals_.requested())
+            return stop_for_signal();
+        if (!is_last())
+            train_step();
+        if (is_last() || is_end_of(1))
+            log_epoch();
+        if (!evaluate_if_due())
+            return stop_for_signal();
+        save_if_due();
+    } while (!is_last());
+    summarize();
+    if (config_.profile)
+        print_profile();
+    return ExitCode::done;
+}
+
+void Trainer::train_step() {
+    const auto start = Clock::now();
+    const double waited = training_loader_.waited_seconds();
+    const StepResult result = worker_.step();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    spent_.step_seconds += seconds;
+    spent_.data_wait += training_loader_.waited_seconds() - waited;
+    spent_.images += result.sums.samples;
+    ++spent_.steps;
+    recent_step_seconds_ +=
+        (seconds - recent_step_seconds_) / static_cast<double>(std::min<int64_t>(spent_.steps, 50));
+    lr_ = result.lr;
+    state_.step = worker_.steps();
+    state_.epoch += result.sums;
+    state_.window += result.sums;
+    unsaved_ = true;
+    log_step();
+}
+
+void Trainer::log_step() {
+    const auto speed = [this](const Spent& since) {
+        return static_cast<double>(spent_.images - since.images) /
+               (spent_.step_seconds - since.step_seconds);
+    };
+    log_.progress(state_.epoch, speed(epoch_start_), position());
+    if (state_.step % config_.log.every_steps != 0)
+        return;
+    log_.record({.type = RecordType::step,
+                 .step = state_.step,
+                 .epoch = current_epoch(),
+                 .sums = state_.window,
+                 .lr = lr_,
+                 .images_per_s = speed(window_start_),
+                 .data_wait = spent_.data_wait - window_start_.data_wait},
+                position());
+    state_.window = {};
+    window_start_ = spent_;
+}
+
+void Trainer::log_epoch() {
+    if (state_.epoch.samples == 0)
+        return;  // said by the run that this one goes on from
+    Record record{.type = RecordType::epoch,
+                  .step = state_.step,
+                  .epoch = current_epoch(),
+                  .sums = state_.epoch};
+    if (spent_.images > epoch_start_.images) {
+        record.lr = lr_;
+        record.images_per_s = static_cast<double>(spent_.images - epoch_start_.images) /
+                              (spent_.step_seconds - epoch_start_.step_seconds);
+        record.data_wait = spent_.data_wait - epoch_start_.data_wait;
+    }
+    log_.record(record, position());
+    state_.epoch = {};
+    epoch_start_ = spent_;
+}
+
+bool Trainer::evaluate_if_due() {
+    const bool due = is_last() || is_end_of(config_.train.eval_every_epochs);
+    if (!due || state_.evaluated == state_.step)
+        return true;
+    const auto start = Clock::now();
+    const auto sums = evaluator_.run([this] { return signals_.requested(); });
+    if (!sums)
+        return false;
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    state_.evaluated = state_.step;
+    state_.evaluation = *sums;
+    if (state_.best < 0 || sums->top1 > state_.best_evaluation.top1) {
+        state_.best = state_.step;
+        state_.best_evaluation = *sums;
+    }
+    unsaved_ = true;
+    log_.record({.type = RecordType::eval,
+                 .step = state_.step,
+                 .epoch = current_epoch(),
+                 .sums = *sums,
+                 .images_per_s = static_cast<double>(sums->samples) / seconds},
+                position());
+    return true;
+}
+
+void Trainer::save_if_due() {
+    const auto& checkpoint = config_.checkpoint;
+    const bool by_steps = checkpoint.every_steps > 0 && state_.step % checkpoint.every_steps == 0;
+    // The best model so far is always there to have, unless only the last one is asked for.
+    const bool is_best =
+        state_.best == state_.step && (checkpoint.every_epochs > 0 || checkpoint.every_steps > 0);
+    if (unsaved_ && (is_last() || by_steps || is_best || is_end_of(checkpoint.every_epochs)))
+        save();
+}
+
+void Trainer::save() {
+    CheckpointContents contents;
+    check_finite(parameters_, slab::weights);
+    append_tensors(contents.model, parameters_, slab::weights);
+    append_tensors(contents.model, statistics_, slab::weights);
+    constexpr std::string_view mean = "running_mean";
+    for (const TensorInfo& tensor : statistics_.table().tensors())
+        if (tensor.name.ends_with(mean))
+            contents.model.push_back(
+                {tensor.name.substr(0, tensor.name.size() - mean.size()) + "num_batches_tracked",
+                 "I64",
+                 {},
+                 std::as_bytes(std::span(&state_.step, 1))});
+    for (const std::string& name : optimizer_->slabs()) {
+        check_finite(parameters_, name);
+        append_slab(contents.state, parameters_, name, name);
+    }
+    const bool best =
+        state_.evaluated == state_.step && (state_.best == state_.step || state_.best_saved < 0);
+    if (best)
+        state_.best_saved = state_.step;
+    contents.metadata = metadata_of(state_, config_, steps_per_epoch_);
+    store_.save(state_.step, contents, best);
+    unsaved_ = false;
+}
+
+void Trainer::check_finite(const ParameterArena& arena, std::string_view slab_name) const {
+    const auto finite = [&](const TensorInfo& tensor) {
+        const auto all = [](auto values) {
+            return std::all_of(values.begin(), values.end(),
+                               [](auto value) { return std::isfinite(value); });
+        };
+        return arena.type() == DType::f64 ? all(arena.tensor<double>(slab_name, tensor))
+                                          : all(arena.tensor<float>(slab_name, tensor));
+    };
+    for (const TensorInfo& tensor : arena.table().tensors())
+        if (!finite(tensor))
+            throw Error("after step " + std::to_string(state_.step) + " the " +
+                        std::string(slab_name) + " of '" + tensor.name +
+                        "' are not finite; try a smaller optim.lr or a warm-up");
+}
+
+ExitCode Trainer::stop_for_signal() {
+    if (unsaved_)
+        save();
+    log_.say(format("stopped by signal %d after step ", signals_.number()) +
+             std::to_string(state_.step) + ", checkpoint written to " +
+             store_.directory().string() + "; the same command goes on from there");
+    return ExitCode::interrupted;
+}
+
+void Trainer::summarize() {
+    const double seconds = std::chrono::duration<double>(Clock::now() - started_).count();
+    std::string done = "done         " + grouped(state_.step) + " steps";
+    if (spent_.steps > 0)
+        done += format(", of them %ld in this run's %s, %.0f images/s in training", spent_.steps,
+                       duration_text(seconds).c_str(),
+                       static_cast<double>(spent_.images) / spent_.step_seconds);
+    log_.say(done);
+    log_.say("accuracy     last " + percent(accuracy(state_.evaluation)) +
+             format(" (loss %.4f), best ",
+                    state_.evaluation.loss / static_cast<double>(state_.evaluation.samples)) +
+             percent(accuracy(state_.best_evaluation)) + " after step " + grouped(state_.best));
+    log_.say("checkpoints  " + (store_.directory() / "latest").string() + " and best; logs " +
+             (log_.directory() / "metrics.jsonl").string());
+}
+
+void Trainer::print_profile() {
+    const double steps = static_cast<double>(std::max<int64_t>(spent_.steps, 1));
+    log_.say("profile      ms a step forward, backward; kind; implementation; name");
+    for (const OperationTime& time : worker_.executor().times())
+        log_.say(format("%9.3f %9.3f  %-13s %-24s %s", 1e3 * time.forward_s / steps,
+                        1e3 * time.backward_s / steps, time.kind.c_str(),
+                        time.implementation.c_str(), time.name.c_str()));
+}
+
+bool Trainer::is_end_of(int64_t epochs) const {
+    return epochs > 0 && state_.step > 0 && state_.step % (epochs * steps_per_epoch_) == 0;
+}
+
+int64_t Trainer::current_epoch() const {
+    return (state_.step + steps_per_epoch_ - 1) / steps_per_epoch_;
+}
+
+Position Trainer::position() const {
+    const int64_t epoch = std::max<int64_t>(current_epoch(), 1);
+    return {.step = state_.step,
+            .total_steps = total_steps_,
+            .epoch = epoch,
+            .epochs = config_.train.epochs,
+            .step_in_epoch = state_.step - (epoch - 1) * steps_per_epoch_,
+            .steps_per_epoch = steps_per_epoch_,
+            .seconds_left = recent_step_seconds_ * static_cast<double>(total_steps_ - state_.step)};
+}
+
+}  // namespace trainer

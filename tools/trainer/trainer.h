@@ -1,0 +1,105 @@
+// Trainer: a whole run on this machine: epochs, evaluations, checkpoints, logs.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/loader.h"
+#include "engine/checkpoint.h"
+#include "optim/worker.h"
+#include "tools/trainer/command_line.h"
+#include "tools/trainer/config.h"
+#include "tools/trainer/evaluator.h"
+#include "tools/trainer/metrics.h"
+#include "tools/trainer/run_state.h"
+#include "tools/trainer/signals.h"
+
+namespace trainer {
+
+struct TrainerOptions {
+    /// Computes with plain loops of this type instead of on the config's device; f64 is for tests
+    /// of long trajectories.
+    std::optional<DType> reference;
+};
+
+class Trainer {
+  public:
+    /// Reads the data, builds everything, and takes up the checkpoint that the config says.
+    /// `config` outlives the trainer. Throws Error and UsageError, before any training.
+    explicit Trainer(const Config& config, const TrainerOptions& options = {});
+
+    /// Trains to the end, or to a signal.
+    ExitCode run();
+
+    const RunState& state() const { return state_; }
+    const ParameterArena& parameters() const { return parameters_; }
+    const ParameterArena& statistics() const { return statistics_; }
+
+  private:
+    // Before training.
+    std::optional<Checkpoint> checkpoint_to_resume();
+    ScheduleOptions schedule_options() const;
+    ParameterArena make_parameters();
+    size_t bytes_needed(int64_t batch) const;
+    void check_memory();
+    void restore(const Checkpoint& checkpoint);
+    void start_afresh();
+    void introduce();
+
+    // Training.
+    ExitCode train();
+    void train_step();
+    void log_step();
+    void log_epoch();
+    bool evaluate_if_due();
+    void save_if_due();
+    void save();
+    void check_finite(const ParameterArena& arena, std::string_view slab_name) const;
+    ExitCode stop_for_signal();
+    void summarize();
+    void print_profile();
+
+    bool is_last() const { return state_.step >= total_steps_; }
+    bool is_end_of(int64_t epochs) const;
+    int64_t current_epoch() const;
+    Position position() const;
+
+    const Config& config_;
+    RunLog log_;
+    CheckpointStore store_;
+    std::optional<Checkpoint> resumed_;
+    Dataset training_data_, test_data_;
+    // Before the backend, which may bind this thread to a processor.
+    Loader training_loader_, evaluation_loader_;
+    std::unique_ptr<Backend> backend_;
+    Network network_;
+    std::unique_ptr<Optimizer> optimizer_;
+    int64_t steps_per_epoch_, total_steps_;
+    LearningRate schedule_;
+    ParameterArena parameters_, statistics_;
+    Worker worker_;
+    Evaluator evaluator_;
+    StopSignals signals_;
+
+    RunState state_;
+    bool unsaved_ = true;  // there is more in state_ than in the newest checkpoint
+
+    // Of this process.
+    using Clock = std::chrono::steady_clock;
+    struct Spent {
+        double step_seconds = 0;  // in training steps
+        double data_wait = 0;     // of them waiting for data
+        int64_t images = 0;
+        int64_t steps = 0;
+    };
+    Clock::time_point started_ = Clock::now();
+    Spent spent_;
+    Spent window_start_, epoch_start_;  // what it was at the last record of a step, of an epoch
+    double lr_ = 0;
+    double recent_step_seconds_ = 0;  // smoothed
+};
+
+}  // namespace trainer
