@@ -1,6 +1,7 @@
 // Time in a plan is counted in ticks: node i runs forward at tick i, the loss at tick n, and node
 // i backward at tick 2n - i. A buffer is alive from the tick that writes it to the last that reads
-// it; buffers that are never alive together may lie over each other.
+// it; buffers that are never alive together may lie over each other. Lanes run through the ticks
+// each at its own pace, and meet before a tick that writes over what another may still read.
 #include "engine/executor.h"
 
 #include <algorithm>
@@ -19,6 +20,9 @@ struct Lifetime {
     size_t bytes = 0;
     size_t offset = 0;  // out
     bool meets(const Lifetime& other) const { return first <= other.last && other.first <= last; }
+    bool overlaps(const Lifetime& other) const {
+        return offset < other.offset + other.bytes && other.offset < offset + bytes;
+    }
 };
 
 // First fit, largest buffer first: sets each offset and returns the bytes that all take together.
@@ -51,6 +55,26 @@ size_t place(std::vector<Lifetime>& lives) {
     return total;
 }
 
+// For each tick whether all lanes must have left the earlier ones before it starts: the fewest
+// such ticks for which every buffer is written only after all reads of those that lay there before.
+std::vector<bool> meeting_ticks(const std::vector<Lifetime>& lives, int64_t ticks) {
+    std::vector<bool> meetings(static_cast<size_t>(ticks), false);
+    int64_t latest = 0;  // all lanes start at tick 0 together
+    for (int64_t tick = 1; tick < ticks; ++tick) {
+        const auto endangers = [&](const Lifetime& born) {
+            return born.first == tick &&
+                   std::any_of(lives.begin(), lives.end(), [&](const Lifetime& dead) {
+                       return dead.last < tick && dead.last >= latest && dead.overlaps(born);
+                   });
+        };
+        if (std::none_of(lives.begin(), lives.end(), endangers))
+            continue;
+        meetings[static_cast<size_t>(tick)] = true;
+        latest = tick;
+    }
+    return meetings;
+}
+
 // One gradient buffer an edge of the graph: `consumer` leaves it for the node that it reads from.
 struct Edge {
     NodeId producer = no_node;
@@ -63,6 +87,7 @@ struct BufferPlan {
     std::vector<Buffer> outputs;  // by node
     std::vector<Edge> edges;      // training only; last: the gradient of the logits
     std::vector<size_t> output_offsets, edge_offsets;
+    std::vector<bool> meetings;  // by tick
     size_t bytes = 0;
 };
 
@@ -96,6 +121,7 @@ BufferPlan plan_buffers(const Network& network, const Backend& backend,
                          backward_tick(edge.producer),
                          static_cast<size_t>(options.batch * edge.buffer.sample_bytes)});
     plan.bytes = place(lives);
+    plan.meetings = meeting_ticks(lives, 2 * n + 1);
     for (size_t i = 0; i < lives.size(); ++i)
         (i < plan.outputs.size() ? plan.output_offsets : plan.edge_offsets)
             .push_back(lives[i].offset);
@@ -173,7 +199,12 @@ struct Executor::Plan {
     void plan_ranges();
 
     void load_weights(Lane& lane);
+    void meet_before(Lane& lane, size_t tick) {
+        if (buffers.meetings[tick])
+            lane.barrier();
+    }
     void forward(Lane& lane);
+    LossSums run_loss(Lane& lane);
     void backward(Lane& lane);
     void finish_range(Lane& lane, Range range);
 
@@ -312,14 +343,14 @@ void Executor::Plan::build() {
     train_work = [this](Lane& lane) {
         load_weights(lane);
         forward(lane);
-        sums[static_cast<size_t>(lane.index())] = loss->run(lane, mean_over);
+        sums[static_cast<size_t>(lane.index())] = run_loss(lane);
         backward(lane);
     };
     evaluate_work = [this](Lane& lane) {
         if (reload)
             load_weights(lane);
         forward(lane);
-        sums[static_cast<size_t>(lane.index())] = loss->run(lane, mean_over);
+        sums[static_cast<size_t>(lane.index())] = run_loss(lane);
     };
 }
 
@@ -330,12 +361,20 @@ void Executor::Plan::load_weights(Lane& lane) {
 }
 
 void Executor::Plan::forward(Lane& lane) {
-    for (size_t id = 0; id < operations.size(); ++id)
+    for (size_t id = 0; id < operations.size(); ++id) {
+        meet_before(lane, id);
         timed(lane, &OperationTime::forward_s, id, [&] { operations[id]->forward(lane); });
+    }
+}
+
+LossSums Executor::Plan::run_loss(Lane& lane) {
+    meet_before(lane, operations.size());
+    return loss->run(lane, mean_over);
 }
 
 void Executor::Plan::backward(Lane& lane) {
     for (size_t id = operations.size(); id-- > 1;) {
+        meet_before(lane, 2 * operations.size() - id);
         timed(lane, &OperationTime::backward_s, id, [&] {
             for (const Buffer* more : to_add[id])
                 backend.add(lane, *more, *bindings[id].output_gradients[0], options.batch);
