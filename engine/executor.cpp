@@ -291,7 +291,8 @@ void Executor::Plan::build_operation(NodeId id) {
     to_add.emplace_back();
     if (binding.output_gradients.size() > 1 && !backend.sums_gradients(node.kind)) {
         to_add.back().assign(binding.output_gradients.begin() + 1, binding.output_gradients.end());
-        binding.output_gradients.resize(1);
+        binding.output_gradients.erase(binding.output_gradients.begin() + 1,
+                                       binding.output_gradients.end());
     }
     bindings.push_back(std::move(binding));
     operations.push_back(backend.build(bindings.back()));
