@@ -33,7 +33,7 @@ dir=$(value_of data dir)
 case $dataset in
     cifar10 | cifar100 | mnist | fashion_mnist)
         got=0
-        tools/get_data.sh "$dataset" --dir "$dir" || got=$?
+        tools/get_data.sh "$dataset" --to "$dir" || got=$?
         ;;
     *) got=0 ;;
 esac
@@ -42,7 +42,7 @@ if [ $got -eq 3 ] && [ "$dataset" = cifar10 ]; then
     echo "train: CIFAR-10 is not in $dir and cannot be reached from here: TRAINING ON" \
         "FASHION-MNIST INSTEAD (--set data.dataset=fashion_mnist --set data.dir=$other)" >&2
     got=0
-    tools/get_data.sh fashion_mnist --dir $other || got=$?
+    tools/get_data.sh fashion_mnist --to "$other" || got=$?
     # Folders of their own, so that the runs of two data sets never mix.
     arguments+=(--set data.dataset=fashion_mnist --set "data.dir=$other"
         --set "checkpoint.dir='$(value_of checkpoint dir)_fashion_mnist'"
