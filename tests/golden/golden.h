@@ -4,6 +4,7 @@
 // E (p.d)^2 = |d|^2, so that the differences of the products estimate the norm of a difference.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/arena.h"
@@ -138,45 +140,52 @@ inline Summary summary_of(const std::vector<double>& numbers) {
     return result;
 }
 
-/// How far vectors of many tensors are from golden ones.
+/// How far a tensor is from its golden one.
 struct Distance {
-    double squared = 0, squared_norm = 0;
-    double worst = 0;  ///< of a tensor: error over (its norm + `floor`)
-    std::string worst_tensor;
-    double relative() const { return std::sqrt(squared / squared_norm); }
+    std::string tensor;
+    double squared = 0;       ///< estimate of |difference|^2
+    double squared_norm = 0;  ///< of the golden tensor
 };
 
-/// Compares each tensor of a slab with its line in `lines`; tensors for which `skip` holds are
-/// left out. REQUIRES: the same names on both sides.
-template <typename T, typename Skip>
-Distance distance(const ParameterArena& arena, std::string_view slab_name,
-                  const std::map<std::string, std::vector<double>>& lines, double floor,
-                  Skip skip) {
+/// Compares each tensor of a slab with its line in `lines`. REQUIRES: the same names on both sides.
+template <typename T>
+std::vector<Distance> distances(const ParameterArena& arena, std::string_view slab_name,
+                                const std::map<std::string, std::vector<double>>& lines) {
     if (lines.size() != arena.table().tensors().size())
         throw std::runtime_error("the golden file has another number of tensors");
-    Distance result;
+    std::vector<Distance> result;
     for (const TensorInfo& tensor : arena.table().tensors()) {
-        if (skip(tensor))
-            continue;
         const Summary expected = summary_of(lines.at(tensor.name));
         const std::span<const T> values = arena.tensor<T>(slab_name, tensor);
-        const double squared = squared_distance(summarize(tensor.name, values), expected);
-        result.squared += squared;
-        result.squared_norm += expected.norm * expected.norm;
-        const double relative = std::sqrt(squared) / (expected.norm + floor);
-        if (!(relative <= result.worst)) {  // a NaN is the worst
-            result.worst =
-                std::isnan(relative) ? std::numeric_limits<double>::infinity() : relative;
-            result.worst_tensor = tensor.name;
-        }
+        result.push_back({tensor.name, squared_distance(summarize(tensor.name, values), expected),
+                          expected.norm * expected.norm});
     }
     return result;
 }
 
-template <typename T>
-Distance distance(const ParameterArena& arena, std::string_view slab_name,
-                  const std::map<std::string, std::vector<double>>& lines, double floor = 0) {
-    return distance<T>(arena, slab_name, lines, floor, [](const TensorInfo&) { return false; });
+/// Relative distance of the vector that all of them make up.
+inline double relative(const std::vector<Distance>& tensors) {
+    double squared = 0, squared_norm = 0;
+    for (const Distance& tensor : tensors) {
+        squared += tensor.squared;
+        squared_norm += tensor.squared_norm;
+    }
+    return std::sqrt(squared / squared_norm);
+}
+
+/// The largest relative distance of one tensor, its norm taken for no less than `floor`; a NaN is
+/// an infinite one.
+inline std::pair<double, std::string> worst(const std::vector<Distance>& tensors,
+                                            double floor = 0) {
+    std::pair<double, std::string> result;
+    for (const Distance& tensor : tensors) {
+        double distance =
+            std::sqrt(tensor.squared) / std::max(std::sqrt(tensor.squared_norm), floor);
+        if (std::isnan(distance))
+            distance = std::numeric_limits<double>::infinity();
+        result = std::max(result, {distance, tensor.tensor});
+    }
+    return result;
 }
 
 }  // namespace trainer::golden
