@@ -90,8 +90,8 @@ fs::path made_directory(const Config& config) {
     std::error_code error;
     fs::create_directories(config.log.dir, error);
     if (error)
-        throw UsageError("log.dir: '" + config.log.dir + "' cannot be made (" + error.message() +
-                         "); set log.dir to a directory that can be written");
+        throw Error("log.dir: '" + config.log.dir + "' cannot be made (" + error.message() +
+                    "); set log.dir to a directory that can be written");
     return config.log.dir;
 }
 
@@ -117,8 +117,8 @@ LineFile::LineFile(const fs::path& path)
           try {
               return File::open_to_append(path);
           } catch (const FileError& error) {
-              throw UsageError(std::string("log.dir: ") + error.what() +
-                               "; set log.dir to a directory that can be written");
+              throw Error(std::string("log.dir: ") + error.what() +
+                          "; set log.dir to a directory that can be written");
           }
       }()),
       size_(file_.size()) {

@@ -66,7 +66,7 @@ struct Position {
 
 class RunLog {
   public:
-    /// Makes config.log.dir where needed; `config` outlives this. Throws UsageError where the
+    /// Makes config.log.dir where needed; `config` outlives this. Throws Error where the
     /// directory cannot be written.
     explicit RunLog(const Config& config);
     ~RunLog();

@@ -80,13 +80,17 @@ LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset) {
     return options;
 }
 
+int computing_threads(const Config& config) {
+    return config.threads.value_or(processors());
+}
+
 std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType> reference) {
     if (reference)
         return make_reference_backend(*reference);
     if (config.device.starts_with("cuda"))
         throw UsageError("device: " + config.device +
                          ": this build has no CUDA engine; use device: auto or cpu");
-    const int threads = config.threads.value_or(processors());
+    [[maybe_unused]] const int threads = computing_threads(config);
     const bool bf16 = config.precision == "bf16";
 #ifdef TRAINER_HAS_ONEDNN
     return make_cpu_backend(threads, bf16 ? Precision::bf16 : Precision::fp32);

@@ -22,6 +22,9 @@ Dataset make_dataset(const Config& config, Split split);
 LoaderOptions training_loader(const Config& config);
 LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset);
 
+/// Computing threads of one worker: the config's, or one a processor that this process may use.
+int computing_threads(const Config& config);
+
 /// What computes: the config's device, or `reference`, plain loops of that type, where given. A
 /// build without oneDNN computes `auto` and `cpu` with plain loops too. Throws UsageError for a
 /// device that this build or machine has not.

@@ -35,21 +35,22 @@ double accuracy(const LossSums& sums) {
 
 Trainer::Trainer(const Config& config, const TrainerOptions& options)
     : config_(config),
+      options_(options),
       log_(config),
       store_(config.checkpoint.dir, config.checkpoint.keep,
              [this](const std::string& text) { log_.warn(text); }),
       resumed_(checkpoint_to_resume()),
       training_data_(make_dataset(config, Split::train)),
       test_data_(make_dataset(config, Split::test)),
-      training_loader_(training_data_, training_loader(config)),
-      evaluation_loader_(test_data_, evaluation_loader(config, test_data_)),
-      backend_(make_backend(config, options.reference)),
       network_(make_network(config, training_data_)),
       optimizer_(make_optimizer({.name = config.optim.name,
                                  .momentum = config.optim.momentum,
                                  .weight_decay = config.optim.weight_decay,
                                  .decay_bn_bias = config.optim.decay_bn_bias},
                                 network_.parameters())),
+      training_loader_(training_data_, (check_memory(), training_loader(config))),
+      evaluation_loader_(test_data_, evaluation_loader(config, test_data_)),
+      backend_(make_backend(config, options.reference)),
       steps_per_epoch_(training_loader_.steps_per_epoch()),
       total_steps_(run_length(config, steps_per_epoch_)),
       schedule_(schedule_options()),
@@ -104,40 +105,47 @@ ScheduleOptions Trainer::schedule_options() const {
     return options;
 }
 
-size_t Trainer::bytes_needed(int64_t batch) const {
-    const int lanes = backend_->lanes().count();
+size_t Trainer::bytes_needed(const Backend& backend, int lanes, int64_t batch) const {
+    const int64_t test_batch = std::min(batch, test_data_.count);
     const ExecutorOptions training{.batch = batch, .training = true};
-    const ExecutorOptions evaluation{.batch = std::min(batch, test_data_.count), .training = false};
+    const ExecutorOptions evaluation{.batch = test_batch, .training = false};
     const size_t slabs = 2 + optimizer_->slabs().size();
-    return Executor::bytes_needed(network_, *backend_, lanes, training) +
-           Executor::bytes_needed(network_, *backend_, lanes, evaluation) +
+    const auto images = static_cast<size_t>((batch + test_batch) * LoaderOptions().ring);
+    return Executor::bytes_needed(network_, backend, lanes, training) +
+           Executor::bytes_needed(network_, backend, lanes, evaluation) +
+           images * static_cast<size_t>(training_data_.image_bytes()) * sizeof(float) +
            slabs * static_cast<size_t>(network_.parameters().size()) *
-               size_of(backend_->parameter_type());
+               size_of(backend.parameter_type());
 }
 
 void Trainer::check_memory() {
+    introduce_model();
+    // One of a single lane, which binds nothing to a processor, knows how large buffers are.
+    Config single = config_;
+    single.threads = 1;
+    const std::unique_ptr<Backend> backend = make_backend(single, options_.reference);
+    const int lanes = options_.reference ? 1 : computing_threads(config_);
     const int64_t batch = config_.data.batch_size;
     const auto free = static_cast<size_t>(free_memory());
-    const size_t needed = bytes_needed(batch);
-    log_.say("memory       about " + gibibytes(static_cast<double>(needed)) + " of " +
-             gibibytes(static_cast<double>(free)) + " free");
+    const size_t needed = bytes_needed(*backend, lanes, batch);
+    const std::string needed_text = gibibytes(static_cast<double>(needed));
+    const std::string free_text = gibibytes(static_cast<double>(free));
+    log_.say("memory       about " + needed_text + " of " + free_text + " free");
     if (needed <= free)
         return;
     int64_t fits = 0, too_large = batch;
     while (too_large - fits > 1) {
         const int64_t middle = fits + (too_large - fits) / 2;
-        (bytes_needed(middle) <= free ? fits : too_large) = middle;
+        (bytes_needed(*backend, lanes, middle) <= free ? fits : too_large) = middle;
     }
-    throw Error("a batch of " + std::to_string(batch) + " needs about " +
-                gibibytes(static_cast<double>(needed)) + " of memory, " +
-                gibibytes(static_cast<double>(free)) + " are free; " +
+    throw Error("a batch of " + std::to_string(batch) + " needs about " + needed_text +
+                " of memory, " + free_text + " are free; " +
                 (fits > 0 ? "data.batch_size=" + std::to_string(fits) + " fits"
                           : std::string("no batch fits")));
 }
 
 ParameterArena Trainer::make_parameters() {
-    introduce();
-    check_memory();
+    introduce_run();
     std::vector<std::string> slabs{std::string(slab::weights), std::string(slab::gradients)};
     const std::vector<std::string> more = optimizer_->slabs();
     slabs.insert(slabs.end(), more.begin(), more.end());
@@ -145,8 +153,7 @@ ParameterArena Trainer::make_parameters() {
             [this](size_t bytes) { return backend_->allocate(bytes); }};
 }
 
-void Trainer::introduce() {
-    const auto& train = config_.train;
+void Trainer::introduce_model() {
     log_.say("model        " + config_.model.name + ", " +
              std::to_string(config_.model.num_classes) + " classes, " +
              grouped(network_.parameters().size()) + " parameters, " +
@@ -155,6 +162,10 @@ void Trainer::introduce() {
     log_.say("data         " + training_data_.description);
     log_.say("             " + grouped(training_data_.count) + " training images, " +
              grouped(test_data_.count) + " test images");
+}
+
+void Trainer::introduce_run() {
+    const auto& train = config_.train;
     log_.say("device       " + backend_->description());
     log_.say("batch        " + std::to_string(config_.data.batch_size) + " (global), " +
              grouped(steps_per_epoch_) + " steps an epoch, " + std::to_string(train.epochs) +
@@ -301,6 +312,8 @@ void Trainer::log_epoch() {
         record.data_wait = spent_.data_wait - epoch_start_.data_wait;
     }
     log_.record(record, position());
+    if (!is_end_of(1))
+        return;  // cut short by train.max_steps: more steps may come, and say it again
     state_.epoch = {};
     epoch_start_ = spent_;
 }

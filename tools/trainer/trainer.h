@@ -43,11 +43,12 @@ class Trainer {
     std::optional<Checkpoint> checkpoint_to_resume();
     ScheduleOptions schedule_options() const;
     ParameterArena make_parameters();
-    size_t bytes_needed(int64_t batch) const;
     void check_memory();
+    size_t bytes_needed(const Backend& backend, int lanes, int64_t batch) const;
     void restore(const Checkpoint& checkpoint);
     void start_afresh();
-    void introduce();
+    void introduce_model();
+    void introduce_run();
 
     // Training.
     ExitCode train();
@@ -68,15 +69,16 @@ class Trainer {
     Position position() const;
 
     const Config& config_;
+    TrainerOptions options_;
     RunLog log_;
     CheckpointStore store_;
     std::optional<Checkpoint> resumed_;
     Dataset training_data_, test_data_;
+    Network network_;
+    std::unique_ptr<Optimizer> optimizer_;
     // Before the backend, which may bind this thread to a processor.
     Loader training_loader_, evaluation_loader_;
     std::unique_ptr<Backend> backend_;
-    Network network_;
-    std::unique_ptr<Optimizer> optimizer_;
     int64_t steps_per_epoch_, total_steps_;
     LearningRate schedule_;
     ParameterArena parameters_, statistics_;
