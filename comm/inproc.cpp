@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -17,21 +18,42 @@ namespace trainer {
 namespace {
 
 /// A message on its way. Whoever drops it undelivered tells the sender by that.
-struct Delivery {
-    Header header;
-    Parts payload;
-    Completion done;
+class Delivery {
+  public:
+    const Header header;
 
-    Delivery(Header a_header, Parts a_payload, Completion a_done)
-        : header(a_header), payload(std::move(a_payload)), done(std::move(a_done)) {}
+    Delivery(const Header& a_header, Parts payload, Completion done)
+        : header(a_header), payload_(std::move(payload)), done_(std::move(done)) {}
     Delivery(const Delivery&) = delete;
     Delivery& operator=(const Delivery&) = delete;
-    ~Delivery() { finish(false); }
+    ~Delivery() { cancel(); }
 
-    void finish(bool sent) {
-        if (const Completion once = std::exchange(done, nullptr))
-            once(sent);
+    /// Copies the payload; false where the sender has gone and its memory with it.
+    bool copy_to(std::span<std::byte> destination) {
+        const std::lock_guard lock(mutex_);
+        if (done_ == nullptr)
+            return false;
+        std::byte* to = destination.data();
+        for (const std::span<const std::byte> part : payload_)
+            if (!part.empty()) {
+                std::memcpy(to, part.data(), part.size());
+                to += part.size();
+            }
+        std::exchange(done_, nullptr)(true);
+        return true;
     }
+
+    /// After this the sender's memory is not read any more.
+    void cancel() {
+        const std::lock_guard lock(mutex_);
+        if (done_ != nullptr)
+            std::exchange(done_, nullptr)(false);
+    }
+
+  private:
+    std::mutex mutex_;
+    const Parts payload_;
+    Completion done_;
 };
 
 class InprocEnd final : public Connection, public std::enable_shared_from_this<InprocEnd> {
@@ -56,6 +78,9 @@ class InprocEnd final : public Connection, public std::enable_shared_from_this<I
             std::make_shared<Delivery>(header, std::move(payload), std::move(done));
         const uint64_t bytes = header_bytes + header.payload + checksum_bytes;
         const std::lock_guard lock(mutex_);
+        while (!outgoing_.empty() && outgoing_.front().expired())
+            outgoing_.pop_front();
+        outgoing_.push_back(delivery);
         if (other_ != nullptr)
             post_to_other(bytes, [other = other_, delivery] { other->deliver(*delivery); });
     }
@@ -77,6 +102,18 @@ class InprocEnd final : public Connection, public std::enable_shared_from_this<I
         }
         if (const auto receiver = std::exchange(receiver_, nullptr))
             receiver->lost(reason);
+    }
+
+    /// The transport goes away: what is still on its way from here does not arrive.
+    void cancel_outgoing() {
+        std::deque<std::weak_ptr<Delivery>> outgoing;
+        {
+            const std::lock_guard lock(mutex_);
+            outgoing.swap(outgoing_);
+        }
+        for (const auto& each : outgoing)
+            if (const auto delivery = each.lock())
+                delivery->cancel();
     }
 
   private:
@@ -101,13 +138,8 @@ class InprocEnd final : public Connection, public std::enable_shared_from_this<I
             if (header.payload > 0)
                 destination = receiver->destination(header);
             check(destination.size() == header.payload, "destination of another size");
-            std::byte* to = destination.data();
-            for (const std::span<const std::byte> part : delivery.payload)
-                if (!part.empty()) {
-                    std::memcpy(to, part.data(), part.size());
-                    to += part.size();
-                }
-            delivery.finish(true);
+            if (!delivery.copy_to(destination))
+                return;
             receiver->received(header, destination);
         } catch (const std::exception& error) {
             end(error.what());
@@ -121,6 +153,7 @@ class InprocEnd final : public Connection, public std::enable_shared_from_this<I
 
     std::mutex mutex_;
     std::shared_ptr<InprocEnd> other_;  // null once ended
+    std::deque<std::weak_ptr<Delivery>> outgoing_;
     LinkShaper shaper_;
     const bool shaped_;
 };
@@ -182,9 +215,10 @@ class InprocTransport final : public Transport {
     ~InprocTransport() override {
         network_->close(loop_.get());
         loop_->stop([this] {
-            for (const auto& end : ends_)
-                if (const auto alive = end.lock())
-                    alive->end("this end has shut down");
+            for (const auto& end : ends_) {
+                end->end("this end has shut down");
+                end->cancel_outgoing();
+            }
         });
     }
 
@@ -222,7 +256,7 @@ class InprocTransport final : public Transport {
   private:
     const std::shared_ptr<InprocNetwork> network_;
     const TransportOptions options_;
-    std::vector<std::weak_ptr<InprocEnd>> ends_;  // the loop's thread only
+    std::vector<std::shared_ptr<InprocEnd>> ends_;  // the loop's thread only
     const std::shared_ptr<EventLoop> loop_ = std::make_shared<EventLoop>("comm");
 };
 

@@ -1,0 +1,457 @@
+#include "comm/link.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "engine/error.h"
+
+namespace trainer {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::string seconds_of(milliseconds time) {
+    return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 4) + " s";
+}
+
+/// Time during which anything of a kind is under way.
+class BusyTime {
+  public:
+    void begin() {
+        if (open_++ == 0)
+            since_ = Clock::now();
+    }
+    void end() {
+        if (--open_ == 0)
+            total_ += Clock::now() - since_;
+    }
+    double seconds() const {
+        const auto running = open_ > 0 ? Clock::now() - since_ : Clock::duration(0);
+        return std::chrono::duration<double>(total_ + running).count();
+    }
+
+  private:
+    int open_ = 0;
+    Clock::time_point since_{};
+    Clock::duration total_{0};
+};
+
+}  // namespace
+
+struct Ticket::State {
+    int64_t step = 0;
+    std::string what;       ///< "push", "pull", or a call's name
+    std::vector<int> open;  ///< servers that have not done their part; under the core's mutex
+};
+
+/// All that the transport's thread shares with the caller's, under one mutex.
+struct Link::Core {
+    struct Server;
+
+    /// A pull or call that waits for its answer.
+    struct Pending {
+        std::shared_ptr<Ticket::State> ticket;
+        int server = 0;
+        MessageKind answer = MessageKind::pulled;
+        Range range;
+        std::span<std::byte> destination;  ///< of a pull
+    };
+
+    explicit Core(LinkOptions a_options) : options(std::move(a_options)) {}
+
+    void finish_part(Ticket::State& ticket, int server) {
+        std::erase(ticket.open, server);
+        changed.notify_all();
+    }
+    void broken(const std::string& why) {
+        if (failure.empty())
+            failure = why;
+        changed.notify_all();
+    }
+
+    const LinkOptions options;
+    const std::shared_ptr<BufferPool> pool = BufferPool::make();
+    int rank = -1;
+    int workers = 1;
+
+    mutable std::mutex mutex;  // over all that follows
+    std::condition_variable changed;
+    std::vector<std::shared_ptr<Server>> servers;
+    std::map<uint32_t, Pending> pending;  // by request
+    uint32_t last_request = 0;
+    PooledBytes reply;
+    std::deque<Note> notes;
+    std::string failure;  // empty while all is well
+    LinkCounters counters;
+    BusyTime pushing;
+    BusyTime pulling;
+};
+
+/// What comes from one server.
+struct Link::Core::Server final : Receiver {
+    Server(Core& a_core, int an_index)
+        : core(a_core),
+          index(an_index),
+          name("server " + std::to_string(index) + " at " +
+               core.options.servers[static_cast<size_t>(index)]) {}
+
+    std::span<std::byte> destination(const Header& header) override {
+        if (header.kind != MessageKind::pulled) {
+            payload = core.pool->take(header.payload);
+            return payload.bytes();
+        }
+        const std::lock_guard lock(core.mutex);
+        const Pending& asked = find(header);
+        if (header.codec != 0 || header.range != asked.range ||
+            header.payload != asked.destination.size())
+            throw Error("it answered a pull with another range");
+        return asked.destination;
+    }
+
+    void received(const Header& header, std::span<std::byte>) override {
+        const std::lock_guard lock(core.mutex);
+        switch (header.kind) {
+            case MessageKind::welcome:
+                welcome = parse_welcome(payload.bytes());
+                break;
+            case MessageKind::refuse:
+                return core.broken(name + " refused: " + printable(payload.bytes()));
+            case MessageKind::error:
+                return core.broken(name + " has failed: " + printable(payload.bytes()));
+            case MessageKind::pulled:
+            case MessageKind::reply: {
+                const Pending asked = find(header);
+                core.pending.erase(header.request);
+                if (header.kind == MessageKind::pulled) {
+                    core.counters.pull_bytes += static_cast<int64_t>(header.payload);
+                    core.pulling.end();
+                } else {
+                    split_name(header);
+                    core.reply = std::exchange(payload, {});
+                }
+                core.finish_part(*asked.ticket, index);
+                break;
+            }
+            case MessageKind::note: {
+                std::string note = split_name(header);
+                core.notes.push_back(
+                    {index, header.step, std::move(note), std::exchange(payload, {})});
+                break;
+            }
+            case MessageKind::bye:
+                said_bye = true;
+                break;
+            default:
+                throw Error("it sent a " + std::string(name_of(header.kind)) +
+                            ", which only workers send");
+        }
+        core.changed.notify_all();
+    }
+
+    void lost(const std::string& reason) override {
+        const std::lock_guard lock(core.mutex);
+        if (!said_bye)
+            core.broken(name + " is lost (" + reason + "): see its log");
+    }
+
+    /// Under the mutex: what this answers.
+    const Pending& find(const Header& header) const {
+        const auto found = core.pending.find(header.request);
+        if (found == core.pending.end() || found->second.server != index ||
+            found->second.answer != header.kind)
+            throw Error("it answered what nobody asked");
+        return found->second;
+    }
+
+    /// The name behind the body, which is cut off.
+    std::string split_name(const Header& header) {
+        const auto count = static_cast<size_t>(header.range.count);
+        const size_t body = payload.bytes().size() - count;
+        std::string text(reinterpret_cast<const char*>(payload.bytes().data()) + body, count);
+        payload.shorten(body);
+        return text;
+    }
+
+    Core& core;
+    const int index;
+    const std::string name;
+    std::shared_ptr<Connection> connection;  // the caller's thread only
+    PooledBytes payload;                     // the transport's thread only
+    std::optional<Welcome> welcome;
+    bool said_bye = false;
+};
+
+// --- connecting and leaving ----------------------------------------------------------------------
+
+Link::Link(std::unique_ptr<Transport> transport, LinkOptions options)
+    : core_(std::make_unique<Core>(std::move(options))), transport_(std::move(transport)) {
+    Core& core = *core_;
+    check(core.options.cuts.size() == core.options.servers.size() + 1,
+          "as many shards as servers are needed");
+    const Clock::time_point deadline = Clock::now() + core.options.timeout;
+    core.rank = core.options.wished_rank;
+    for (size_t s = 0; s < core.options.servers.size(); ++s) {
+        const auto server = std::make_shared<Core::Server>(core, static_cast<int>(s));
+        core.servers.push_back(server);
+        server->connection = transport_->connect(core.options.servers[s],
+                                                 "server " + std::to_string(s), server, deadline);
+        server->connection->allow_payload(UINT64_MAX);  // a worker trusts the servers it is given
+        Header header;
+        header.kind = MessageKind::hello;
+        header.worker = core.rank;
+        server->connection->send_bytes(
+            header,
+            encode(Hello{core.rank, server->index,
+                         static_cast<int32_t>(core.options.servers.size()), core.options.terms}));
+
+        std::unique_lock lock(core.mutex);
+        const bool answered = core.changed.wait_until(
+            lock, deadline, [&] { return server->welcome.has_value() || !core.failure.empty(); });
+        if (!core.failure.empty())
+            throw Error(core.failure);
+        if (!answered)
+            throw Error(server->name + " has not answered for " + seconds_of(core.options.timeout) +
+                        ": it hangs, or another program listens there");
+        core.rank = server->welcome->rank;
+        core.workers = server->welcome->workers;
+    }
+}
+
+Link::~Link() {
+    transport_.reset();
+}
+
+void Link::give_up(const std::string& why) {
+    fail(why);
+    throw Error(why);
+}
+
+void Link::fail(const std::string& why) {
+    std::string text;
+    {
+        const std::lock_guard lock(core_->mutex);
+        core_->broken(why);
+        text = core_->failure;
+    }
+    if (transport_ == nullptr)
+        return;
+    for (const auto& server : core_->servers)
+        if (server->connection != nullptr) {
+            Header header;
+            header.kind = MessageKind::error;
+            header.worker = core_->rank;
+            server->connection->send_text(header, text);
+        }
+    transport_.reset();
+}
+
+void Link::close() {
+    Core& core = *core_;
+    if (transport_ == nullptr)
+        throw Error(core.failure);
+    for (const auto& server : core.servers) {
+        Header header;
+        header.kind = MessageKind::bye;
+        header.worker = core.rank;
+        server->connection->send(header, {}, [](bool) {});
+    }
+    std::unique_lock lock(core.mutex);
+    const auto all_said = [&] {
+        return std::all_of(core.servers.begin(), core.servers.end(),
+                           [](const auto& server) { return server->said_bye; });
+    };
+    const bool said = core.changed.wait_for(lock, core.options.timeout,
+                                            [&] { return all_said() || !core.failure.empty(); });
+    const std::string failure = core.failure;
+    lock.unlock();
+    if (!failure.empty())
+        give_up(failure);
+    if (!said)
+        give_up("worker " + std::to_string(core.rank) + " has said good-bye, but not all servers " +
+                "have answered for " + seconds_of(core.options.timeout) + ": see their logs");
+    transport_.reset();
+    core.failure = "the link is closed";
+}
+
+// --- pushing and pulling
+// ---------------------------------------------------------------------------
+
+Ticket Link::start(int64_t step, std::string what) {
+    std::unique_lock lock(core_->mutex);
+    if (!core_->failure.empty()) {
+        const std::string failure = core_->failure;
+        lock.unlock();
+        give_up(failure);
+    }
+    Ticket ticket;
+    ticket.state_ = std::make_shared<Ticket::State>();
+    ticket.state_->step = step;
+    ticket.state_->what = std::move(what);
+    return ticket;
+}
+
+void Link::send_push(const Ticket& ticket, const Piece& piece, uint8_t codec, Parts payload) {
+    Header header{MessageKind::push, codec, rank(), 0, ticket.state_->step, piece.range, 0};
+    for (const auto part : payload)
+        header.payload += part.size();
+    {
+        const std::lock_guard lock(core_->mutex);
+        ticket.state_->open.push_back(piece.server);
+        core_->pushing.begin();
+        core_->counters.push_bytes += static_cast<int64_t>(header.payload);
+    }
+    const auto handed_over = [core = core_.get(), state = ticket.state_, piece](bool sent) {
+        const std::lock_guard lock(core->mutex);
+        core->pushing.end();
+        if (sent)  // otherwise the connection is lost, and that will be said
+            core->finish_part(*state, piece.server);
+    };
+    core_->servers[static_cast<size_t>(piece.server)]->connection->send(header, std::move(payload),
+                                                                        handed_over);
+}
+
+Ticket Link::push(int64_t step, Range range, uint8_t codec, Parts payload) {
+    const std::vector<Piece> pieces = split(range);
+    check(pieces.size() <= 1, "an encoded range that lies in more than one shard");
+    const Ticket ticket = start(step, "push");
+    if (!pieces.empty())
+        send_push(ticket, pieces.front(), codec, std::move(payload));
+    return ticket;
+}
+
+Ticket Link::push(int64_t step, Range range, const std::byte* slab) {
+    const size_t size = options().element_bytes;
+    const Ticket ticket = start(step, "push");
+    for (const Piece& piece : split(range))
+        send_push(ticket, piece, 0,
+                  {{slab + static_cast<size_t>(piece.range.first) * size,
+                    static_cast<size_t>(piece.range.count) * size}});
+    return ticket;
+}
+
+Ticket Link::pull(int64_t step, Range range, std::byte* slab) {
+    const size_t size = options().element_bytes;
+    const Ticket ticket = start(step, "pull");
+    for (const Piece& piece : split(range)) {
+        uint32_t request = 0;
+        {
+            const std::lock_guard lock(core_->mutex);
+            request = ++core_->last_request;
+            ticket.state_->open.push_back(piece.server);
+            core_->pending[request] = {ticket.state_,
+                                       piece.server,
+                                       MessageKind::pulled,
+                                       piece.range,
+                                       {slab + static_cast<size_t>(piece.range.first) * size,
+                                        static_cast<size_t>(piece.range.count) * size}};
+            core_->pulling.begin();
+        }
+        core_->servers[static_cast<size_t>(piece.server)]->connection->send(
+            Header{MessageKind::pull, 0, rank(), request, step, piece.range, 0}, {}, [](bool) {});
+    }
+    return ticket;
+}
+
+bool Link::done(const Ticket& ticket) const {
+    const std::lock_guard lock(core_->mutex);
+    return ticket.state_ == nullptr || ticket.state_->open.empty();
+}
+
+void Link::wait(const Ticket& ticket, std::optional<milliseconds> timeout) {
+    if (ticket.state_ == nullptr)
+        return;
+    Core& core = *core_;
+    const Ticket::State& state = *ticket.state_;
+    const milliseconds patience = timeout.value_or(core.options.timeout);
+    std::unique_lock lock(core.mutex);
+    if (state.open.empty())
+        return;
+    const auto begin = Clock::now();
+    const auto over = [&] { return state.open.empty() || !core.failure.empty(); };
+    core.changed.wait_until(lock, begin + patience, over);
+    core.counters.wait_s += std::chrono::duration<double>(Clock::now() - begin).count();
+    if (state.open.empty())
+        return;
+    if (!core.failure.empty()) {
+        const std::string failure = core.failure;
+        lock.unlock();
+        give_up(failure);
+    }
+    std::string who;
+    for (const int server : state.open)
+        who += (who.empty() ? "" : ", ") + core.servers[static_cast<size_t>(server)]->name;
+    lock.unlock();
+    give_up("worker " + std::to_string(core.rank) + " has waited " + seconds_of(patience) +
+            " for the " + state.what + " of step " + std::to_string(state.step) + " with " + who +
+            ": it hangs, or waits for another worker; see the logs, or raise comm.timeout");
+}
+
+// --- calls and notes
+// -------------------------------------------------------------------------------
+
+PooledBytes Link::call(int server, int64_t step, const std::string& name, Parts body,
+                       std::optional<milliseconds> timeout) {
+    const Ticket ticket = start(step, "\"" + name + "\"");
+    Header header{MessageKind::call, 0, rank(), 0, step, {0, static_cast<int64_t>(name.size())}, 0};
+    {
+        const std::lock_guard lock(core_->mutex);
+        header.request = ++core_->last_request;
+        ticket.state_->open.push_back(server);
+        core_->pending[header.request] = {ticket.state_, server, MessageKind::reply, {}, {}};
+    }
+    body.push_back(std::as_bytes(std::span(name)));
+    for (const auto part : body)
+        header.payload += part.size();
+    core_->servers[static_cast<size_t>(server)]->connection->send(header, std::move(body),
+                                                                  [](bool) {});
+    wait(ticket, timeout);
+    const std::lock_guard lock(core_->mutex);
+    return std::exchange(core_->reply, {});
+}
+
+void Link::note(int server, int64_t step, const std::string& name,
+                std::span<const std::byte> body) {
+    start(step, name);
+    std::vector<std::byte> payload(body.begin(), body.end());
+    const auto text = std::as_bytes(std::span(name));
+    payload.insert(payload.end(), text.begin(), text.end());
+    core_->servers[static_cast<size_t>(server)]->connection->send_bytes(
+        Header{MessageKind::note, 0, rank(), 0, step, {0, static_cast<int64_t>(name.size())}, 0},
+        std::move(payload));
+}
+
+std::optional<Note> Link::take_note() {
+    const std::lock_guard lock(core_->mutex);
+    if (core_->notes.empty())
+        return std::nullopt;
+    Note note = std::move(core_->notes.front());
+    core_->notes.pop_front();
+    return note;
+}
+
+int Link::rank() const {
+    return core_->rank;
+}
+int Link::workers() const {
+    return core_->workers;
+}
+int Link::servers() const {
+    return static_cast<int>(core_->options.servers.size());
+}
+const LinkOptions& Link::options() const {
+    return core_->options;
+}
+
+LinkCounters Link::counters() const {
+    const std::lock_guard lock(core_->mutex);
+    LinkCounters counters = core_->counters;
+    counters.push_s = core_->pushing.seconds();
+    counters.pull_s = core_->pulling.seconds();
+    return counters;
+}
+
+}  // namespace trainer
