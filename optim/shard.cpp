@@ -39,6 +39,13 @@ void Shard::resume_at(int64_t step) {
     steps_ = step;
 }
 
+bool Shard::completed(int64_t step) const {
+    for (int64_t s = steps_; s < step; ++s)
+        if (options_.schedule.at(s).push)
+            return false;
+    return true;
+}
+
 void Shard::pull(int worker, int64_t step) {
     pulls_.push_back({worker, step});
 }

@@ -86,6 +86,9 @@ class Shard {
 
     /// Global steps completed: averages, or N pushes applied.
     int64_t steps() const { return steps_; }
+    /// Whether the model is G(step): all pushes of the steps before have been applied. Steps of
+    /// which nothing is pushed (local ones) leave it as it is.
+    bool completed(int64_t step) const;
     /// For a resume: the next push is of global step `step`. The slabs are the caller's to fill.
     virtual void resume_at(int64_t step);
 

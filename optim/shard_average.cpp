@@ -7,7 +7,6 @@
 // they come from one of two snapshots: that of G(t+2) is made when all have pushed step t+1 and
 // so have received G(t), whose place it takes.
 #include <algorithm>
-#include <array>
 
 #include "optim/shard.h"
 #include "optim/shard_rules.h"
@@ -16,16 +15,19 @@ namespace trainer {
 
 namespace {
 
-// Steps that may be under way at once. A worker is at most k steps ahead of its last pull, and
-// max_inflight bounds it further.
-constexpr int64_t open_steps = 64;
+// Steps that may be under way at once: a worker that does not wait is at most k steps ahead of the
+// others, whose pushes its last pull needed.
+int64_t open_steps(const StepScheduleOptions& schedule) {
+    return std::max(schedule.delay_steps, schedule.local_steps) + 4;
+}
 
 class AverageShard final : public Shard {
   public:
     AverageShard(const ShardOptions& options, const Optimizer& optimizer,
                  const ParameterArena& arena, Range range)
         : Shard(options, optimizer, arena, range),
-          delayed_(options.schedule.options().kind == StepScheduleOptions::Kind::delayed) {}
+          delayed_(options.schedule.options().kind == StepScheduleOptions::Kind::delayed),
+          open_(static_cast<size_t>(open_steps(options.schedule.options()))) {}
 
     void push(int worker, int64_t step, Push push) override {
         check_push(worker, step, push);
@@ -38,9 +40,9 @@ class AverageShard final : public Shard {
         if (++gate.arrived < options_.workers)
             return;
         if (std::ranges::any_of(gate.pushes, [&](const Push& other) {
-                return !(other.range == gate.range) || other.codec != gate.pushes[0].codec;
+                return other.codec != gate.pushes[0].codec;
             }))
-            throw Error("the workers cut or encoded their pushes of step " + std::to_string(step) +
+            throw Error("the workers encoded their pushes of step " + std::to_string(step) +
                         " differently; they are not of one job");
         update(step, gate);
         advance();
@@ -48,7 +50,7 @@ class AverageShard final : public Shard {
 
     void resume_at(int64_t step) override {
         Shard::resume_at(step);
-        open_ = {};
+        open_ = std::vector<Step>(open_.size());
         if (delayed_)
             take_snapshot();
     }
@@ -70,26 +72,37 @@ class AverageShard final : public Shard {
         std::vector<Push> pushes;  // by worker; an empty range: not yet there
     };
     struct Step {
-        std::vector<Gate> gates;  // kept from step to step, since the ranges are the same
+        std::vector<Gate> gates;  // kept from step to step, since the ranges come again
         int64_t updated = 0;      // elements
     };
+
+    Step& open(int64_t step) { return open_[static_cast<size_t>(step) % open_.size()]; }
 
     static std::string_view snapshot_name(int64_t step) {
         return step % 2 == 0 ? "snapshot_0" : "snapshot_1";
     }
 
     Gate& gate_of(int worker, int64_t step, Range range) {
-        if (step < steps_ || step >= steps_ + open_steps || !options_.schedule.at(step).push)
+        if (step < steps_ || step >= steps_ + static_cast<int64_t>(open_.size()) ||
+            !options_.schedule.at(step).push)
             throw Error("worker " + std::to_string(worker) + " pushed step " +
                         std::to_string(step) + " while the servers are at step " +
                         std::to_string(steps_));
-        auto& gates = open_[static_cast<size_t>(step % open_steps)].gates;
-        const auto found = std::ranges::find_if(
-            gates, [&](const Gate& gate) { return gate.range.first == range.first; });
-        if (found != gates.end())
-            return *found;
-        gates.push_back({range, 0, std::vector<Push>(static_cast<size_t>(options_.workers))});
-        return gates.back();
+        auto& gates = open(step).gates;
+        Gate* mine = nullptr;
+        for (Gate& gate : gates) {
+            if (gate.range == range)
+                mine = &gate;
+            else if (gate.arrived > 0 && gate.range.first < range.end() &&
+                     range.first < gate.range.end())
+                throw Error("the workers cut their pushes of step " + std::to_string(step) +
+                            " differently; they are not of one job");
+        }
+        if (mine == nullptr) {
+            gates.push_back({range, 0, std::vector<Push>(static_cast<size_t>(options_.workers))});
+            mine = &gates.back();
+        }
+        return *mine;
     }
 
     void update(int64_t step, Gate& gate) {
@@ -106,7 +119,7 @@ class AverageShard final : public Shard {
         });
         if (!weights_come && !by_block)
             optimizer_.update(arena_, gate.range, lr);
-        open_[static_cast<size_t>(step % open_steps)].updated += gate.range.count;
+        open(step).updated += gate.range.count;
         gate.arrived = 0;
         for (Push& push : gate.pushes)
             push = {};
@@ -124,7 +137,7 @@ class AverageShard final : public Shard {
             int64_t pushing = steps_;
             while (!options_.schedule.at(pushing).push)
                 ++pushing;
-            Step& step = open_[static_cast<size_t>(pushing % open_steps)];
+            Step& step = open(pushing);
             if (step.updated < range_.count)
                 return;
             step.updated = 0;
@@ -140,7 +153,7 @@ class AverageShard final : public Shard {
     }
 
     const bool delayed_;
-    std::array<Step, open_steps> open_;
+    std::vector<Step> open_;  // by step, modulo their number
 };
 
 }  // namespace
