@@ -199,7 +199,6 @@ Link::Link(std::unique_ptr<Transport> transport, LinkOptions options)
         core.servers.push_back(server);
         server->connection = transport_->connect(core.options.servers[s],
                                                  "server " + std::to_string(s), server, deadline);
-        server->connection->allow_payload(UINT64_MAX);  // a worker trusts the servers it is given
         Header header;
         header.kind = MessageKind::hello;
         header.worker = core.rank;
@@ -216,6 +215,7 @@ Link::Link(std::unique_ptr<Transport> transport, LinkOptions options)
         if (!answered)
             throw Error(server->name + " has not answered for " + seconds_of(core.options.timeout) +
                         ": it hangs, or another program listens there");
+        server->connection->allow_payload(UINT64_MAX);  // it is trusted now
         core.rank = server->welcome->rank;
         core.workers = server->welcome->workers;
     }

@@ -21,7 +21,7 @@ namespace {
 constexpr std::array<std::byte, 4> magic = {std::byte{'T'}, std::byte{'R'}, std::byte{'N'},
                                             std::byte{'R'}};
 constexpr size_t header_checksum_at = header_bytes - 4;
-constexpr int64_t largest_index = int64_t{1} << 62;  // so that first + count cannot overflow
+constexpr int64_t largest_index = (int64_t{1} << 62) - 1;  // so that first + count cannot overflow
 
 #ifndef __SSE4_2__
 constexpr std::array<uint32_t, 256> crc_table = [] {

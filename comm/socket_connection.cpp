@@ -21,6 +21,7 @@ namespace trainer {
 namespace {
 
 using boost::system::error_code;
+using std::chrono::milliseconds;
 
 constexpr size_t chunk_bytes = 256 << 10;       // moved and hashed at once
 constexpr size_t turn_bytes = 4 << 20;          // until other connections get their turn
@@ -110,7 +111,6 @@ class StreamConnection final : public SocketConnection,
 
     void start(std::shared_ptr<Receiver> receiver) override {
         receiver_ = std::move(receiver);
-        last_read_ = Clock::now();
         await_readable();
     }
 
@@ -155,21 +155,22 @@ class StreamConnection final : public SocketConnection,
         lose(reason);
     }
 
-    void watch(Clock::time_point now) override {
-        std::optional<Clock::time_point> blocked;
+    // Counted in ticks, not by the clock: a thread that was held up has not seen what arrived.
+    void watch(milliseconds tick) override {
+        bool blocked = false;
+        bool drained = false;
         {
             const std::lock_guard lock(mutex_);
-            blocked = blocked_since_;
-            if (saying_goodbye_ && !sending_ && !linger_until_)
-                linger_until_ = now + linger_time;
+            blocked = blocked_ && (unsent_for_ += tick) > timeout_;
+            drained = saying_goodbye_ && !sending_;
         }
-        if (linger_until_ && now > *linger_until_)
+        if (drained && (lingered_ += tick) > linger_time)
             return end("it is closed");
-        const std::string seconds = std::to_string(timeout_.count() / 1000.0).substr(0, 4) + " s";
-        if (blocked && now - *blocked > timeout_)
-            end("it has taken no data for " + seconds + " although it has to");
-        else if (receiver_ != nullptr && in_message() && now - last_read_ > timeout_)
-            end("it stopped in the middle of a message for " + seconds);
+        const std::string time = std::to_string(timeout_.count() / 1000.0).substr(0, 4) + " s";
+        if (blocked)
+            end("it has taken no data for " + time + " although it has to");
+        else if (receiver_ != nullptr && in_message() && (unread_for_ += tick) > timeout_)
+            end("it stopped in the middle of a message for " + time);
     }
 
     bool ended() const override { return !socket_; }
@@ -217,15 +218,15 @@ class StreamConnection final : public SocketConnection,
             if (count < 0 && error == EINTR)
                 continue;
             if (count < 0 && (error == EAGAIN || error == EWOULDBLOCK)) {
-                if (!blocked_since_)
-                    blocked_since_ = Clock::now();
+                blocked_ = true;
                 lock.unlock();
                 await_writable(caller);
                 return;
             }
             if (count < 0)
                 return stop_sending(std::move(lock));
-            blocked_since_.reset();
+            blocked_ = false;
+            unsent_for_ = milliseconds(0);
             message.advance(static_cast<size_t>(count));
             budget -= static_cast<size_t>(count);
             if (message.sent == message.total) {
@@ -246,7 +247,7 @@ class StreamConnection final : public SocketConnection,
         std::deque<Outgoing> unsent;
         unsent.swap(queue_);
         open_ = false;
-        blocked_since_ = Clock::now();
+        blocked_ = true;
         lock.unlock();
         for (Outgoing& message : unsent)
             message.done(false);
@@ -304,7 +305,7 @@ class StreamConnection final : public SocketConnection,
                     return await_readable();
                 if (count < 0)
                     return end("the connection broke: " + std::string(std::strerror(errno)));
-                last_read_ = Clock::now();
+                unread_for_ = milliseconds(0);
                 take(static_cast<size_t>(count), direct);
 
                 const auto got = static_cast<size_t>(count);
@@ -423,15 +424,16 @@ class StreamConnection final : public SocketConnection,
 
     const std::shared_ptr<EventLoop> loop_;
     const std::string peer_name_;
-    const std::chrono::milliseconds timeout_;
+    const milliseconds timeout_;
     std::atomic<uint64_t> cap_{stranger_frame_cap};
 
     std::mutex mutex_;  // over all down to the next blank line
     std::deque<Outgoing> queue_;
-    bool open_ = true;                                // takes messages to send
-    bool sending_ = false;                            // somebody sends, or waits until it can go on
-    bool saying_goodbye_ = false;                     // ends when the queue is empty
-    std::optional<Clock::time_point> blocked_since_;  // the other end takes nothing
+    bool open_ = true;             // takes messages to send
+    bool sending_ = false;         // somebody sends, or waits until it can go on
+    bool saying_goodbye_ = false;  // ends when the queue is empty
+    bool blocked_ = false;         // the other end takes nothing at present,
+    milliseconds unsent_for_{0};   // and has not for so long
     LinkShaper shaper_;
     const bool shaped_;
 
@@ -447,8 +449,8 @@ class StreamConnection final : public SocketConnection,
     std::array<std::byte, staging_bytes> staging_;
     size_t staged_begin_ = 0;
     size_t staged_end_ = 0;
-    Clock::time_point last_read_{};
-    std::optional<Clock::time_point> linger_until_;
+    milliseconds unread_for_{0};  // since bytes came
+    milliseconds lingered_{0};    // since the last was sent
 };
 
 }  // namespace

@@ -20,8 +20,8 @@ class SocketConnection : public Connection {
     /// The connection is over now: what is queued is dropped, the receiver told `reason`.
     virtual void end(const std::string& reason) = 0;
 
-    /// To be called every now and then: ends a connection that makes no progress.
-    virtual void watch(Clock::time_point now) = 0;
+    /// To be called every `tick`: ends a connection that has made no progress for so many ticks.
+    virtual void watch(std::chrono::milliseconds tick) = 0;
 
     /// Whether the socket is closed.
     virtual bool ended() const = 0;

@@ -215,13 +215,12 @@ class SocketTransport final : public Transport {
     }
 
     void watch() {
-        std::erase_if(connections_, [](const auto& connection) { return connection->ended(); });
-        const auto now = Clock::now();
-        for (size_t i = 0; i < connections_.size(); ++i)
-            connections_[i]->watch(now);
-        const auto pause = std::clamp<std::chrono::milliseconds>(
+        const auto tick = std::clamp<std::chrono::milliseconds>(
             options_.timeout / 8, std::chrono::milliseconds(5), std::chrono::milliseconds(250));
-        loop_->post_at(now + pause, [this] { watch(); });
+        std::erase_if(connections_, [](const auto& connection) { return connection->ended(); });
+        for (size_t i = 0; i < connections_.size(); ++i)
+            connections_[i]->watch(tick);
+        loop_->post_at(Clock::now() + tick, [this] { watch(); });
     }
 
     std::optional<Socket> try_connect(const Address& address, Clock::time_point deadline,
