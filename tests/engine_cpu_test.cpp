@@ -20,7 +20,7 @@ struct OperationCase {
     std::function<void(Network&)> describe;  // the last node is the one that is tested
     double fp32 = 1e-5, bf16 = 1e-2;         // relative error of each vector
     size_t output_gradients = 1;
-    bool followed = false;    // whether another node stands behind: its output is no logits
+    bool followed = false;  // whether another node stands behind: its output is no logits
 };
 
 // What one node is given, and what it makes of it, in C, H, W order whatever the backend.
@@ -521,7 +521,12 @@ class CpuOperation : public testing::TestWithParam<OperationCase> {
             EXPECT_LE(relative_error(own_gradients(result), own_gradients(truth)), tolerance);
         }
         EXPECT_LE(relative_error(result.statistics, truth.statistics), 1e-6);
-        EXPECT_EQ(result.implementation.find("ref"), std::string::npos) << result.implementation;
+        // Older processors have gaps, which the engine reports.
+        if (make_cpu_backend(1, Precision::fp32, false)->description().find("avx512") !=
+            std::string::npos) {
+            EXPECT_EQ(result.implementation.find("ref"), std::string::npos)
+                << result.implementation;
+        }
     }
 
     void check_precision(Precision precision, double tolerance) const {

@@ -16,10 +16,11 @@ Context::Context(int lane_count, Precision arithmetic)
 namespace {
 
 // Whether an image is read as it came. It has at most three channels, and only linear layers and
-// convolutions read it; in bf16 oneDNN's first convolutions take three channels only.
-bool stays_plain(const Network& network, const Node& input, Precision precision) {
+// convolutions read it: in bf16, and without AVX-512, oneDNN's take three channels only.
+bool stays_plain(const Context& context, const Network& network, const Node& input) {
     const int64_t channels = input.shape[0];
-    const bool convolutions = precision == Precision::fp32 ? channels <= 3 : channels == 3;
+    const bool convolutions =
+        channels == 3 || (context.precision == Precision::fp32 && context.block == 16);
     return channels <= 3 &&
            std::all_of(network.nodes().begin(), network.nodes().end(), [&](const Node& node) {
                const bool reads =
@@ -43,8 +44,8 @@ Buffer Context::layout(const Network& network, const Node& node) const {
               "logits come from a linear layer or an average pool");
         buffer.type = DType::f32;
     }
-    const bool plain = node.shape.size() != 3 ||
-                       (node.kind == Kind::input && stays_plain(network, node, precision));
+    const bool plain =
+        node.shape.size() != 3 || (node.kind == Kind::input && stays_plain(*this, network, node));
     buffer.channels = plain ? node.shape[0] : padded(node.shape[0]);
     buffer.sample_bytes = element_count(node.shape) / node.shape[0] * buffer.channels *
                           static_cast<int64_t>(size_of(buffer.type));
