@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Builds the program and links it as ./trainer: tools/build.sh [PRESET [TARGET...]]
+# Builds the program and links it as ./trainer, and parse_log as tools/parse_log:
+# tools/build.sh [PRESET [TARGET...]]
 # PRESET is one of CMakePresets.json (default: $TRAINER_PRESET, else release); without a TARGET it
-# is the program alone. Says nothing but what fails; up to date, it is a matter of a second.
+# is these two alone. Says nothing but what fails; up to date, it is a matter of a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 preset=${1:-${TRAINER_PRESET:-release}}
 shift $(($# > 0 ? 1 : 0))
 targets=("${@:-trainer}")
+[ $# -gt 0 ] || targets+=(parse_log)
 mkdir -p build
 log=build/$preset.log
 
@@ -36,7 +38,11 @@ elif ! build; then
     exit 1
 fi
 
-program=build/$preset/tools/trainer/trainer
-if [ -x "$program" ] && [ "$(readlink trainer || true)" != "$program" ]; then
-    ln -sfn "$program" trainer
-fi
+# link NAME TARGET FILE: NAME is a link to TARGET, where FILE has been built.
+link() {
+    if [ -x "$3" ] && [ "$(readlink "$1" || true)" != "$2" ]; then
+        ln -sfn "$2" "$1"
+    fi
+}
+link trainer "build/$preset/tools/trainer/trainer" "build/$preset/tools/trainer/trainer"
+link tools/parse_log "../build/$preset/tools/log/parse_log" "build/$preset/tools/log/parse_log"

@@ -25,6 +25,8 @@ find engine models data comm optim tools \( -name '*.h' -o -name '*.cpp' -o -nam
         door["^yaml-cpp/"] = "^tools/trainer/"
         door["^CLI/"] = "^tools/"
         door["^opencv2/"] = "^data/"
+        door["^librsvg/|^cairo"] = "^tools/log/"
+        door["^google/protobuf/|[.]pb[.]h$"] = "^tools/trainer/(event_file|onnx_export)[.]cpp$"
     }
     function breach(why) { print FILENAME ":" FNR ": " why; breaches++ }
 
