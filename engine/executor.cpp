@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "engine/error.h"
 
@@ -197,6 +198,7 @@ struct Executor::Plan {
     void bind_buffers();
     void build_operation(NodeId id);
     void plan_ranges();
+    void plan_pace();
 
     void load_weights(Lane& lane);
     void meet_before(Lane& lane, size_t tick) {
@@ -207,6 +209,12 @@ struct Executor::Plan {
     LossSums run_loss(Lane& lane);
     void backward(Lane& lane);
     void finish_range(Lane& lane, Range range);
+
+    // On lane 0, whose pace the others meet: sleeps until what ends at `tick` is due.
+    void keep_pace(const Lane& lane, size_t tick) const {
+        if (!due.empty() && lane.index() == 0)
+            std::this_thread::sleep_until(started + due[tick]);
+    }
 
     // Runs one operation's pass, timed on lane 0 where a profile is taken.
     template <typename Pass>
@@ -244,6 +252,11 @@ struct Executor::Plan {
     const RangeDone* done = nullptr;
     std::vector<LossSums> sums;  // by lane
     std::function<void(Lane&)> train_work, evaluate_work, forward_work;
+
+    using Clock = std::chrono::steady_clock;
+    std::vector<Clock::duration> due;  // by tick, since the start of a step; empty: no stretching
+    Clock::time_point started;
+    int64_t late = 0;
 
     bool profiling = false;
     std::vector<OperationTime> times;
@@ -320,6 +333,30 @@ void Executor::Plan::plan_ranges() {
     check(announced == 0, "every parameter belongs to a node");
 }
 
+// A forward pass costs its multiply-adds and a little for each element of its output, backward
+// twice that.
+void Executor::Plan::plan_pace() {
+    if (options.step_seconds <= 0)
+        return;
+    const size_t count = network.nodes().size();
+    std::vector<double> work(2 * count + 1, 0);
+    for (size_t id = 1; id < count; ++id) {
+        const Node& node = network.nodes()[id];
+        const auto cost = static_cast<double>(network.multiply_adds(node)) +
+                          static_cast<double>(element_count(node.shape));
+        work[id] = cost;
+        work[2 * count - id] = 2 * cost;
+    }
+    double total = 0, done = 0;
+    for (const double cost : work)
+        total += cost;
+    for (const double cost : work) {
+        done += cost;
+        due.push_back(std::chrono::duration_cast<Clock::duration>(
+            std::chrono::duration<double>(options.step_seconds * done / total)));
+    }
+}
+
 void Executor::Plan::build() {
     bind_buffers();
     bindings.reserve(network.nodes().size());
@@ -332,6 +369,8 @@ void Executor::Plan::build() {
     }
     if (options.training)
         plan_ranges();
+    if (options.training)
+        plan_pace();
     loss = backend.build_loss(buffers.outputs.back(),
                               options.training ? &buffers.edges.back().buffer : nullptr, step,
                               options.training ? options.label_smoothing : 0);
@@ -365,6 +404,7 @@ void Executor::Plan::forward(Lane& lane) {
     for (size_t id = 0; id < operations.size(); ++id) {
         meet_before(lane, id);
         timed(lane, &OperationTime::forward_s, id, [&] { operations[id]->forward(lane); });
+        keep_pace(lane, id);
     }
 }
 
@@ -381,6 +421,7 @@ void Executor::Plan::backward(Lane& lane) {
                 backend.add(lane, *more, *bindings[id].output_gradients[0], options.batch);
             operations[id]->backward(lane);
         });
+        keep_pace(lane, 2 * operations.size() - id);
         if (range_after[id].count > 0)
             finish_range(lane, range_after[id]);
     }
@@ -429,7 +470,11 @@ LossSums Executor::train(const StepInput& input, int64_t mean_over, const RangeD
     plan_->step = input;
     plan_->mean_over = mean_over > 0 ? mean_over : input.batch;
     plan_->done = &done;
+    plan_->started = Plan::Clock::now();
     plan_->backend.lanes().run(plan_->train_work);
+    const std::chrono::duration<double> taken = Plan::Clock::now() - plan_->started;
+    if (!plan_->due.empty() && taken.count() > 1.02 * plan_->options.step_seconds)
+        ++plan_->late;
     return total(plan_->sums);
 }
 
@@ -441,6 +486,18 @@ LossSums Executor::evaluate(const StepInput& input, bool reload) {
     plan_->reload = reload;
     plan_->backend.lanes().run(plan_->evaluate_work);
     return total(plan_->sums);
+}
+
+std::vector<Range> Executor::ranges() const {
+    std::vector<Range> result;
+    for (size_t id = plan_->range_after.size(); id-- > 0;)
+        if (plan_->range_after[id].count > 0)
+            result.push_back(plan_->range_after[id]);
+    return result;
+}
+
+int64_t Executor::late_steps() const {
+    return plan_->late;
 }
 
 std::vector<float> Executor::logits() const {

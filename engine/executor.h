@@ -21,6 +21,10 @@ struct ExecutorOptions {
     /// Gradients are announced in ranges of at least so many elements, from the end of the arena
     /// to its start; 0: once, all together.
     int64_t range_elements = 0;
+    /// Stretches forward and backward of a training step to so many seconds, operation by
+    /// operation in proportion to their work, by sleeping: what a device of that speed would take.
+    /// 0: as fast as it goes.
+    double step_seconds = 0;
 };
 
 /// Time spent in one operation, for the profile.
@@ -51,6 +55,13 @@ class Executor {
     /// samples; images must hold options.batch. With `reload` false the weights are those of the
     /// last call. REQUIRES: not training.
     LossSums evaluate(const StepInput& input, bool reload = true);
+
+    /// The ranges that train() announces, in that order.
+    std::vector<Range> ranges() const;
+
+    /// Training steps that took more than options.step_seconds, and so could not be stretched to
+    /// it.
+    int64_t late_steps() const;
 
     /// Logits of the last pass, row after row, [batch, classes].
     std::vector<float> logits() const;

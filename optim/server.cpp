@@ -33,6 +33,7 @@ void Server::push(int worker, int64_t step, Range range, uint8_t codec, PooledBy
     auto owner = std::make_shared<PooledBytes>(std::move(payload));
     const std::span<const std::byte> bytes = owner->bytes();
     shard_->push(worker, step, {range, static_cast<CodecId>(codec), bytes, std::move(owner)});
+    newest_push_ = std::max(newest_push_, step);
     answer_ready();
 }
 

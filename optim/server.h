@@ -50,6 +50,8 @@ class Server final : public ServerHandler {
     void begin(int64_t step);
 
     const Shard& shard() const { return *shard_; }
+    /// The latest step that anyone has pushed; -1: none. On the endpoint's thread.
+    int64_t newest_push() const { return newest_push_; }
 
     void joined(int worker) override;
     void push(int worker, int64_t step, Range range, uint8_t codec, PooledBytes payload) override;
@@ -72,6 +74,7 @@ class Server final : public ServerHandler {
     ServerEndpoint* endpoint_ = nullptr;
     std::unique_ptr<Shard> shard_;
     bool begun_ = false;
+    int64_t newest_push_ = -1;
     std::vector<Request> pulls_;  // of which the shard has been told
     struct Waiting {
         Request request;

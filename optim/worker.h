@@ -8,6 +8,7 @@
 #include "data/loader.h"
 #include "engine/executor.h"
 #include "optim/clip.h"
+#include "optim/exchange.h"
 #include "optim/schedule.h"
 #include "optim/sgd.h"
 
@@ -17,6 +18,7 @@ struct WorkerOptions {
     uint64_t seed = 1;           ///< of dropout
     double label_smoothing = 0;  ///< of the training loss
     double clip_grad_norm = 0;   ///< 0: no clipping
+    double step_seconds = 0;     ///< ExecutorOptions::step_seconds
 };
 
 /// What one step did.
@@ -34,6 +36,8 @@ struct WorkerParts {
     Loader& loader;
     const Optimizer& optimizer;
     const LearningRate& schedule;
+    /// What makes the next weights of the gradients; nullptr: the optimizer, at once.
+    Exchange* exchange = nullptr;
 };
 
 class Worker {
@@ -46,8 +50,10 @@ class Worker {
     /// Global steps completed.
     int64_t steps() const { return steps_; }
 
-    /// One step: the next batch, forward, loss, backward, update. Allocates nothing, but for the
-    /// first batch of another size. Throws Error that names the step and the layer where the loss
+    /// One step: the next batch, forward, loss, backward, update or exchange. Of N workers each
+    /// gives the gradient of N / (samples of the global batch) times its sum of losses, so that
+    /// their mean is that of the global batch. Allocates nothing, but for the first batch of
+    /// another size. Throws Error that names the step and the layer where the loss
     /// is not finite; the weights are then still those of before the step.
     StepResult step();
 
@@ -62,6 +68,10 @@ class Worker {
     };
 
     Executor& executor_for(int64_t batch);
+    LossSums compute_gradients(const Batch& batch);
+    void give_nothing();
+    void scale(Range range) const;
+    void range_done(Range range);
     void update(Lane& lane);
     [[noreturn]] void stop_not_finite(const Executor& executor, double loss) const;
 
@@ -69,7 +79,9 @@ class Worker {
     WorkerOptions options_;
     GradientClipper clipper_;
     std::vector<SizedExecutor> executors_;
-    std::function<void(Lane&)> update_work_;  // made once: to make one allocates
+    std::function<void(Lane&)> update_work_, clip_work_;  // made once: to make one allocates
+    Executor::RangeDone range_done_;                      // empty: nobody wants to know
+    float gradient_factor_ = 1;                           // of this step, applied before a push
     int64_t steps_ = 0;
     double lr_ = 0;
 };
