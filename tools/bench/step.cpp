@@ -238,6 +238,10 @@ class ConvolutionsAlone {
     std::function<void(Lane&)> work_;
 };
 
+double rounded(double value) {
+    return std::round(value * 100) / 100;
+}
+
 /// Times by kind of operation, of lane 0: {"convolution": {"forward_ms": ..., ...}, ...}.
 nlohmann::json profile(Job& job, int64_t steps, double lane_images) {
     job.executor().profile(true);
@@ -258,9 +262,10 @@ nlohmann::json profile(Job& job, int64_t steps, double lane_images) {
     nlohmann::json result;
     for (const auto& [kind, sum] : kinds) {
         const double seconds = sum.forward + sum.backward;
-        result[kind] = {{"forward_ms", 1e3 * sum.forward}, {"backward_ms", 1e3 * sum.backward}};
+        result[kind] = {{"forward_ms", rounded(1e3 * sum.forward)},
+                        {"backward_ms", rounded(1e3 * sum.backward)}};
         if (sum.multiply_adds > 0)  // two operations each, forward and twice backward
-            result[kind]["gflop_per_s"] = 6e-9 * sum.multiply_adds / seconds;
+            result[kind]["gflop_per_s"] = rounded(6e-9 * sum.multiply_adds / seconds);
     }
     return result;
 }
@@ -275,10 +280,6 @@ void print_table(const nlohmann::json& kinds) {
             std::printf(" %14.1f", times["gflop_per_s"].get<double>());
         std::printf("\n");
     }
-}
-
-double rounded(double value) {
-    return std::round(value * 100) / 100;
 }
 
 nlohmann::json measure(const Options& options) {
