@@ -58,7 +58,8 @@ void merge(Point& point, const Point& later);
 /// At most `capacity` points: where there are more records, each point stands for 2, 4, 8, ...
 class Series {
   public:
-    explicit Series(size_t capacity = 4096) : capacity_(capacity) {}
+    Series() = default;
+    explicit Series(size_t capacity) : capacity_(capacity) {}
 
     void append(const Point& point);
     /// Forgets what came after `step`, to the exactness of a point.
@@ -74,7 +75,7 @@ class Series {
     std::vector<Point> resampled(size_t count) const;
 
   private:
-    size_t capacity_;
+    size_t capacity_ = 4096;
     int64_t stride_ = 1;  // records a point
     std::vector<Point> points_;
 };
