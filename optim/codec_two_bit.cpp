@@ -117,7 +117,8 @@ class TwoBitCodec final : public Codec {
         size_t i = 0;
         for (; i + 512 <= tensor.size(); i += 512)
             sum += static_cast<double>(sum_of_sizes512(tensor.data() + i));
-        for (; i < tensor.size(); ++i) sum += std::fabs(static_cast<double>(tensor[i]));
+        for (; i < tensor.size(); ++i)
+            sum += std::fabs(static_cast<double>(tensor[i]));
         const auto count = static_cast<double>(std::max<size_t>(tensor.size(), 1));
         return static_cast<float>(two_bit_auto_factor * sum / count);
     }

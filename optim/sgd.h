@@ -20,7 +20,7 @@ struct OptimizerOptions {
     /// false: tensors whose TensorInfo::decay is false (biases, batch norm) do not decay, and
     /// LARS gives them the global learning rate.
     bool decay_bn_bias = true;
-    double trust = 0.001;             ///< eta of LARS
+    double trust = 0.001;               ///< eta of LARS
     std::vector<std::string> frozen{};  ///< tensors whose names start so are never changed
 };
 
