@@ -4,144 +4,14 @@
 // Forward reads x twice (statistics; y), backward reads the gradient twice (sums; dx), with one
 // barrier between: the statistics are those of the whole batch, each lane adding up all lanes'
 // sums in lane order for itself.
-#include <array>
 #include <cmath>
 
+#include "engine/cpu/batch_norm_kernels.h"
 #include "engine/cpu/operations.h"
 
 namespace trainer::cpu {
 
 namespace {
-
-// How backward finds where the ReLU let the gradient through.
-enum class Mask {
-    none,    // no ReLU, or a gradient that is masked already
-    output,  // y was written with a residual: read it
-    input    // y follows from x alone: compute it again, which is cheaper than to read it
-};
-
-// What is read at one block of channels of one sample; a position is `B` channels.
-template <typename T>
-struct BlockSources {
-    const T* x = nullptr;
-    const T* y = nullptr;
-    const T* const* gradients = nullptr;  // to be added up
-    size_t gradient_count = 0;
-    int64_t offset = 0;  // elements from each gradient's start to this block
-};
-
-template <int B>
-struct Affine {  // y = (x - center) * scale + shift
-    FloatBlock<B> center, scale, shift;
-    FloatBlock<B> operator()(FloatBlock<B> x) const { return (x - center) * scale + shift; }
-};
-
-// The gradient at `at`, summed over its `Count` parts (0: any number) and masked.
-template <typename T, int B, int Count, Mask mask>
-[[gnu::always_inline]] inline FloatBlock<B> masked_gradient(const BlockSources<T>& from,
-                                                            const Affine<B>& affine, int64_t at) {
-    const int64_t element = from.offset + at;
-    FloatBlock<B> g = load<B>(from.gradients[0] + element);
-    if constexpr (Count == 2)
-        g += load<B>(from.gradients[1] + element);
-    if constexpr (Count == 0)
-        for (size_t i = 1; i < from.gradient_count; ++i)
-            g += load<B>(from.gradients[i] + element);
-    const FloatBlock<B> zero{};
-    if constexpr (mask == Mask::output)
-        g = load<B>(from.y + at) <= zero ? zero : g;
-    if constexpr (mask == Mask::input)
-        g = affine(load<B>(from.x + at)) <= zero ? zero : g;
-    return g;
-}
-
-template <int B>
-[[gnu::always_inline]] inline void add_to(double* sums, FloatBlock<B> values) {
-    for (int j = 0; j < B; ++j)
-        sums[j] += static_cast<double>(values[j]);
-}
-
-// Positions whose sums are taken in fp32 before they go on in double.
-constexpr int64_t segment = 1024;
-
-// Adds the sums of d and of d * d, d = x - center, to `sums` and `squares` [B].
-template <typename T, int B>
-void add_moments(const T* x, int64_t positions, FloatBlock<B> center, double* sums,
-                 double* squares) {
-    for (int64_t first = 0; first < positions; first += segment) {
-        const int64_t end = std::min(first + segment, positions);
-        FloatBlock<B> sum[2] = {}, square[2] = {};
-        int64_t i = first;
-        for (; i + 2 <= end; i += 2) {
-            const FloatBlock<B> d0 = load<B>(x + i * B) - center;
-            const FloatBlock<B> d1 = load<B>(x + (i + 1) * B) - center;
-            sum[0] += d0;
-            sum[1] += d1;
-            square[0] += d0 * d0;
-            square[1] += d1 * d1;
-        }
-        if (i < end) {
-            const FloatBlock<B> d = load<B>(x + i * B) - center;
-            sum[0] += d;
-            square[0] += d * d;
-        }
-        add_to<B>(sums, sum[0] + sum[1]);
-        add_to<B>(squares, square[0] + square[1]);
-    }
-}
-
-// y = affine(x) + residual, and no less than 0 with the ReLU; `residual` may be nullptr.
-template <bool relu, typename T, int B>
-void normalise(const T* x, const T* residual, T* y, int64_t positions, const Affine<B>& affine) {
-    const FloatBlock<B> zero{};
-    const auto finish = [&](int64_t at, FloatBlock<B> value) {
-        if constexpr (relu)
-            value = value < zero ? zero : value;  // a NaN stays one
-        store<B>(y + at, value);
-    };
-    if (residual)
-        for (int64_t at = 0; at < positions * B; at += B)
-            finish(at, affine(load<B>(x + at)) + load<B>(residual + at));
-    else
-        for (int64_t at = 0; at < positions * B; at += B)
-            finish(at, affine(load<B>(x + at)));
-}
-
-// Adds the sums of g and of g * (x - center) to `sums` and `products` [B]; leaves g itself in
-// `written` unless that is nullptr.
-template <typename T, int B, int Count, Mask mask>
-void add_gradient_sums(const BlockSources<T>& from, T* written, int64_t positions,
-                       const Affine<B>& affine, double* sums, double* products) {
-    for (int64_t first = 0; first < positions; first += segment) {
-        const int64_t end = std::min(first + segment, positions);
-        FloatBlock<B> sum{}, product{};
-        for (int64_t at = first * B; at < end * B; at += B) {
-            const FloatBlock<B> g = masked_gradient<T, B, Count, mask>(from, affine, at);
-            if (written)
-                store<B>(written + at, g);
-            sum += g;
-            product += g * (load<B>(from.x + at) - affine.center);
-        }
-        add_to<B>(sums, sum);
-        add_to<B>(products, product);
-    }
-}
-
-// dx = scale * g + slope * (x - center) + offset.
-template <int B>
-struct InputGradient {
-    FloatBlock<B> scale, slope, offset;
-};
-
-template <typename T, int B, int Count, Mask mask>
-void write_input_gradient(const BlockSources<T>& from, T* dx, int64_t positions,
-                          const Affine<B>& affine, const InputGradient<B>& terms) {
-    for (int64_t at = 0; at < positions * B; at += B) {
-        const FloatBlock<B> g = masked_gradient<T, B, Count, mask>(from, affine, at);
-        const FloatBlock<B> d = load<B>(from.x + at) - affine.center;
-        store<B>(dx + at, terms.scale * g + (terms.slope * d + terms.offset));
-    }
-}
 
 template <typename T, int B>
 class BatchNorm final : public PlainOperation {
@@ -178,10 +48,9 @@ class BatchNorm final : public PlainOperation {
     template <typename Run>
     static void with_kind(size_t gradient_count, Mask mask, Run run);
 
-    Affine<B> affine(const LaneState& state, int64_t c) const {
-        return {load<B>(&state.center[static_cast<size_t>(c)]),
-                load<B>(&state.scale[static_cast<size_t>(c)]),
-                load<B>(&state.shift[static_cast<size_t>(c)])};
+    static AffineOf affine(const LaneState& state, int64_t c) {
+        return {&state.center[static_cast<size_t>(c)], &state.scale[static_cast<size_t>(c)],
+                &state.shift[static_cast<size_t>(c)]};
     }
     LaneState& state(const Lane& lane) { return states_[static_cast<size_t>(lane.index())]; }
     const float* parameter(size_t index) const {
@@ -264,20 +133,19 @@ void BatchNorm<T, B>::take_moments(const Lane& lane, LaneState& state) const {
     std::fill(state.mean.begin(), state.mean.end(), 0);
     std::fill(state.squares.begin(), state.squares.end(), 0);
     state.count = static_cast<double>(part.count * positions_);
+    for (int64_t c = 0; part.count > 0 && c < padded_; ++c)
+        state.center[static_cast<size_t>(c)] =
+            to_float((x.sample<T>(part.first) + c / B * B * positions_)[c % B]);
     // Backwards: the last samples are those that the convolution has left in the cache.
     for (int64_t n = part.end() - 1; n >= part.first; --n)
         for (int64_t c = 0; c < padded_; c += B)
-            add_moments<T, B>(x.sample<T>(n) + c * positions_, positions_,
-                              load<B>(x.sample<T>(part.first) + c * positions_), &state.mean[c],
-                              &state.squares[c]);
-    if (part.count == 0)
-        return;
-    for (int64_t c = 0; c < padded_; ++c) {
+            add_moments<T, B>(x.sample<T>(n) + c * positions_, positions_, &state.center[c],
+                              &state.mean[c], &state.squares[c]);
+    for (int64_t c = 0; part.count > 0 && c < padded_; ++c) {
         const auto i = static_cast<size_t>(c);
         const double deviation = state.mean[i] / state.count;
-        const T* const block = x.sample<T>(part.first) + c / B * B * positions_;
         state.squares[i] -= state.mean[i] * deviation;
-        state.mean[i] = static_cast<double>(to_float(block[c % B])) + deviation;
+        state.mean[i] = static_cast<double>(state.center[i]) + deviation;
     }
 }
 
@@ -372,10 +240,17 @@ void BatchNorm<T, B>::take_gradient_sums(const Lane& lane, LaneState& state) con
                 const BlockSources<T> from{binding_.inputs[0]->sample<T>(n) + at,
                                            binding_.output->sample<T>(n) + at,
                                            state.gradients.data(), state.gradients.size(), at};
-                T* const written =
-                    residual_gradient() ? residual_gradient()->template sample<T>(n) + at : nullptr;
-                add_gradient_sums<T, B, Count, kind>(from, written, positions_, affine(state, c),
-                                                     &state.g_sum[c], &state.g_product[c]);
+                // A residual has the mask of the output it was added to, or none.
+                if constexpr (kind != Mask::input)
+                    if (const Buffer* const masked = residual_gradient()) {
+                        add_gradient_sums<Count, kind, true, B>(
+                            from, masked->sample<T>(n) + at, positions_, affine(state, c),
+                            &state.g_sum[c], &state.g_product[c]);
+                        continue;
+                    }
+                add_gradient_sums<Count, kind, false, B>(from, static_cast<T*>(nullptr), positions_,
+                                                         affine(state, c), &state.g_sum[c],
+                                                         &state.g_product[c]);
             }
         }
     });
@@ -424,10 +299,9 @@ void BatchNorm<T, B>::write_input_gradients(const Lane& lane, LaneState& state) 
                                                      binding_.output->sample<T>(n) + at,
                                                      state.gradients.data(), state.gradients.size(),
                                                      at};
-                          const InputGradient<B> terms{load<B>(&state.dx_scale[c]),
-                                                       load<B>(&state.dx_slope[c]),
-                                                       load<B>(&state.dx_offset[c])};
-                          write_input_gradient<T, B, Count, kind>(
+                          const InputGradientOf terms{&state.dx_scale[c], &state.dx_slope[c],
+                                                      &state.dx_offset[c]};
+                          write_input_gradient<Count, kind, B>(
                               from, binding_.input_gradients[0]->sample<T>(n) + at, positions_,
                               affine(state, c), terms);
                       }
