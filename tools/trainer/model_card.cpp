@@ -1,0 +1,108 @@
+#include "tools/trainer/model_card.h"
+
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "models/models.h"
+
+namespace trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The value of a key of the metadata as JSON; null where it is not there.
+Json json_value(const Checkpoint& checkpoint, const std::string& key) {
+    const auto found = checkpoint.state.metadata().find(key);
+    if (found == checkpoint.state.metadata().end())
+        return nullptr;
+    Json json = Json::parse(found->second, nullptr, false);
+    if (json.is_discarded())
+        throw Error("'" + checkpoint.state.path().string() + "': its metadata's " + key +
+                    " is not JSON");
+    return json;
+}
+
+Shape usual_shape(const ModelCard& card) {
+    if (card.dataset == "imagenet" || card.dataset == "folder") {
+        const ModelOptions usual = usual_options(card.model);
+        return {usual.channels, usual.height, usual.width};
+    }
+    return {3, 32, 32};  // MNIST, too, is padded to CIFAR's shape
+}
+
+Shape shape_of(const Checkpoint& checkpoint, const ModelCard& card) {
+    const auto found = checkpoint.state.metadata().find("input");
+    if (found == checkpoint.state.metadata().end())
+        return usual_shape(card);
+    Shape shape(3);
+    if (std::sscanf(found->second.c_str(), "%ldx%ldx%ld", &shape[0], &shape[1], &shape[2]) != 3 ||
+        shape[0] < 1 || shape[1] < 1 || shape[2] < 1)
+        throw Error("'" + checkpoint.state.path().string() + "': its metadata has the input '" +
+                    found->second + "'");
+    return shape;
+}
+
+ModelCard parse_card(const Checkpoint& checkpoint) {
+    ModelCard card;
+    card.model = checkpoint.value("model");
+    const auto config =
+        Json::parse(checkpoint.value("config")).get<std::map<std::string, std::string>>();
+    card.classes = std::stoll(config.at("model.num_classes"));
+    card.dataset = config.at("data.dataset");
+    card.input = shape_of(checkpoint, card);
+    if (const Json names = json_value(checkpoint, "class_names"); !names.is_null())
+        names.get_to(card.class_names);
+    if (const Json values = json_value(checkpoint, "normalization"); !values.is_null()) {
+        values.at("mean").get_to(card.normalization.mean);
+        values.at("std").get_to(card.normalization.std);
+    } else {
+        card.normalization = default_normalization(card.dataset);
+    }
+    return card;
+}
+
+}  // namespace
+
+std::string ModelCard::class_name(int64_t index) const {
+    return index < std::ssize(class_names) ? class_names[static_cast<size_t>(index)]
+                                           : "class " + std::to_string(index);
+}
+
+void add_card(Metadata& metadata, const Dataset& dataset, const Normalization& normalization) {
+    metadata["input"] = std::to_string(dataset.channels) + "x" + std::to_string(dataset.height) +
+                        "x" + std::to_string(dataset.width);
+    if (!dataset.class_names.empty())
+        metadata["class_names"] =
+            Json(dataset.class_names).dump(-1, ' ', false, Json::error_handler_t::replace);
+    metadata["normalization"] =
+        Json{{"mean", normalization.mean}, {"std", normalization.std}}.dump();
+}
+
+ModelCard card_of(const Checkpoint& checkpoint) {
+    try {
+        return parse_card(checkpoint);
+    } catch (const Error&) {
+        throw;
+    } catch (const std::exception& error) {  // JSON of another form, a key that is not there
+        throw Error("'" + checkpoint.state.path().string() +
+                    "': its metadata does not describe the model (" + error.what() + ")");
+    }
+}
+
+LoadedModel load_model(const std::string& path) {
+    const Checkpoint checkpoint = Checkpoint::open(path);
+    ModelCard card = card_of(checkpoint);
+    Network network = build_model(card.model, {.num_classes = card.classes,
+                                               .channels = card.input[0],
+                                               .height = card.input[1],
+                                               .width = card.input[2]});
+    const std::vector<std::string> slabs{std::string(slab::weights)};
+    ParameterArena parameters(network.parameters(), DType::f32, slabs);
+    ParameterArena statistics(network.statistics(), DType::f32, slabs);
+    read_tensors(checkpoint.model, parameters, slab::weights);
+    read_tensors(checkpoint.model, statistics, slab::weights);
+    return {std::move(card), std::move(network), std::move(parameters), std::move(statistics)};
+}
+
+}  // namespace trainer
