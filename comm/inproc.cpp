@@ -74,15 +74,14 @@ class InprocEnd final : public Connection, public std::enable_shared_from_this<I
     void set_receiver(std::shared_ptr<Receiver> receiver) { receiver_ = std::move(receiver); }
 
     void send(Header header, Parts payload, Completion done) override {
-        const auto delivery =
-            std::make_shared<Delivery>(header, std::move(payload), std::move(done));
-        const uint64_t bytes = header_bytes + header.payload + checksum_bytes;
-        const std::lock_guard lock(mutex_);
-        while (!outgoing_.empty() && outgoing_.front().expired())
-            outgoing_.pop_front();
-        outgoing_.push_back(delivery);
-        if (other_ != nullptr)
-            post_to_other(bytes, [other = other_, delivery] { other->deliver(*delivery); });
+        send(std::make_shared<Delivery>(header, std::move(payload), std::move(done)), true);
+    }
+
+    /// Has memory of its own, so it arrives even where its sender has gone: the last words do.
+    void send_bytes(Header header, std::vector<std::byte> payload) override {
+        const auto keep = std::make_shared<const std::vector<std::byte>>(std::move(payload));
+        header.payload = keep->size();
+        send(std::make_shared<Delivery>(header, Parts{std::span(*keep)}, [keep](bool) {}), false);
     }
 
     void close(const std::string& reason) override {
@@ -117,6 +116,18 @@ class InprocEnd final : public Connection, public std::enable_shared_from_this<I
     }
 
   private:
+    void send(const std::shared_ptr<Delivery>& delivery, bool cancellable) {
+        const uint64_t bytes = header_bytes + delivery->header.payload + checksum_bytes;
+        const std::lock_guard lock(mutex_);
+        if (cancellable) {
+            while (!outgoing_.empty() && outgoing_.front().expired())
+                outgoing_.pop_front();
+            outgoing_.push_back(delivery);
+        }
+        if (other_ != nullptr)
+            post_to_other(bytes, [other = other_, delivery] { other->deliver(*delivery); });
+    }
+
     /// Under the mutex, so that messages arrive in the order of the bookings.
     void post_to_other(uint64_t bytes, std::function<void()> work) {
         if (!shaped_) {

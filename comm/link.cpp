@@ -113,6 +113,8 @@ struct Link::Core::Server final : Receiver {
     }
 
     void received(const Header& header, std::span<std::byte>) override {
+        if (header.payload == 0)
+            payload = {};
         const std::lock_guard lock(core.mutex);
         switch (header.kind) {
             case MessageKind::welcome:

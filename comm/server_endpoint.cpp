@@ -56,6 +56,8 @@ class ServerEndpoint::Session final : public Receiver,
     }
 
     void received(const Header& header, std::span<std::byte>) override {
+        if (header.payload == 0)
+            payload_ = {};
         if (stage == Stage::stranger && header.kind == MessageKind::hello)
             endpoint_.hello(shared_from_this(), payload_.bytes());
         else if (stage == Stage::stranger)
@@ -87,7 +89,7 @@ ServerEndpoint::ServerEndpoint(std::unique_ptr<Transport> transport, ServerOptio
     listening_ = transport_->listen(options_.listen, [this](std::shared_ptr<Connection> opened) {
         const auto session = std::make_shared<Session>(*this, std::move(opened));
         if (++strangers_ > most_strangers)
-            session->connection->close("too many connections that say no hello");
+            refuse(*session, "too many connections wait here that have said no hello");
         const std::weak_ptr<Session> weak = session;
         loop().post_at(Clock::now() + options_.timeout, [this, weak] {
             const auto still = weak.lock();

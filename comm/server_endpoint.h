@@ -23,9 +23,9 @@ struct ServerOptions {
     int workers = 1;  ///< that the run has
     Cuts cuts;        ///< between the servers, in elements
     size_t element_bytes = 4;
-    Terms terms;                                  ///< what workers must agree to
-    std::chrono::milliseconds timeout{30000};     ///< for a hello to come
-    std::function<void(const std::string&)> log;  ///< one line for people; any thread
+    Terms terms;                                    ///< what workers must agree to
+    std::chrono::milliseconds timeout{30000};       ///< for a hello to come
+    std::function<void(const std::string&)> log{};  ///< one line for people; any thread
 };
 
 /// Whom an answer goes to.

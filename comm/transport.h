@@ -64,8 +64,8 @@ class Connection {
     /// The other end as addresses go, e.g. "10.0.0.3:41412", "a process of this machine (unix)".
     virtual std::string peer() const = 0;
 
-    /// Sends a payload that the message itself keeps alive.
-    void send_bytes(Header header, std::vector<std::byte> payload);
+    /// Sends a payload that the message itself keeps alive; header.payload is set to its size.
+    virtual void send_bytes(Header header, std::vector<std::byte> payload);
     void send_text(Header header, const std::string& text);
 };
 
@@ -73,10 +73,11 @@ struct TransportOptions {
     /// For connections: how long without any progress, although there is something to send or half
     /// a message received, until the peer is given up.
     std::chrono::milliseconds timeout{30000};
-    Emulation emulate;      ///< shapes what this end sends
-    std::string interface;  ///< sockets: name of the network interface to listen on and call from
+    Emulation emulate{};  ///< shapes what this end sends
+    std::string interface {
+    };  ///< sockets: name of the network interface to listen on and call from
     bool local_sockets = true;  ///< sockets: whether one machine's processes take Unix sockets
-    std::function<void(const std::string&)> log;  ///< one line for people; any thread
+    std::function<void(const std::string&)> log{};  ///< one line for people; any thread
 };
 
 /// Where a transport listens.

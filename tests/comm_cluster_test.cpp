@@ -264,7 +264,6 @@ TEST_P(ClusterTest, RefusalsSayWhatDiffersAtBothEnds) {
 
     const auto one = cluster.link(1);
     EXPECT_TRUE(refusal([](LinkOptions&) {}, 1).starts_with("rank 1 is taken by worker 1 ("));
-    EXPECT_NE(refusal([](LinkOptions& o) { std::swap(o.servers[0], o.servers[1]); }).size(), 1u);
 
     // The servers go on: the run is still complete with a worker that fits.
     const std::string missing = error_of([&] { cluster.servers[0].endpoint->wait_finished(1ms); });
@@ -388,17 +387,22 @@ TEST(Strangers, DoNotDisturb) {
     const auto link = cluster.link();
     const std::string& address = cluster.worker.servers[0];
 
-    std::deque<RawClient> silent;  // as many as may wait, and more
-    for (int i = 0; i < 70; ++i)
-        silent.emplace_back(address);
     RawClient garbage(address);
     garbage.send(std::string(1000, 'x'));
     RawClient pushes(address);
     pushes.send(Header{MessageKind::push, 0, 0, 0, 0, {0, 1}, 0}, pattern(4, 1));
     EXPECT_NE(pushes.read_all().find("instead of a hello"), std::string::npos);
 
-    for (RawClient& client : silent)
-        EXPECT_EQ(client.read_all().find("TRNR"), std::string::npos);  // closed, not welcomed
+    std::deque<RawClient> silent;  // as many as may wait, and more
+    for (int i = 0; i < 70; ++i)
+        silent.emplace_back(address);
+    int turned_away = 0;
+    for (RawClient& client : silent) {  // all are closed, none is welcomed
+        const std::string said = client.read_all();
+        turned_away += said.find("too many connections") != std::string::npos;
+        EXPECT_TRUE(said.empty() || said.find("too many connections") != std::string::npos) << said;
+    }
+    EXPECT_GE(turned_away, 5);
     const auto body = pattern(100, 1);
     EXPECT_EQ(link->call(0, 0, "echo", {std::span(body)}).bytes().size(), 100u);
     link->close();
