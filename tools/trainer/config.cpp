@@ -1,5 +1,6 @@
 #include "tools/trainer/config.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -49,6 +50,40 @@ struct Source {
     }
 };
 
+/// Notes where documents start.
+class DocumentStarts : public YAML::EventHandler {
+  public:
+    void OnDocumentStart(const YAML::Mark& mark) override { last_ = mark; }
+    void OnDocumentEnd() override {}
+    void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+    void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+    void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  const std::string&) override {}
+    void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                         YAML::EmitterStyle::value) override {}
+    void OnSequenceEnd() override {}
+    void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                    YAML::EmitterStyle::value) override {}
+    void OnMapEnd() override {}
+
+    const YAML::Mark& last() const { return last_; }
+
+  private:
+    YAML::Mark last_;
+};
+
+/// The one document of `text`. Throws YAML::ParserException, also for whatever follows it: yaml-cpp
+/// takes a stray "}" or "," for the start of another document, which it never ends.
+YAML::Node load_document(const std::string& text) {
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    DocumentStarts starts;
+    if (parser.HandleNextDocument(starts) && parser.HandleNextDocument(starts))
+        throw YAML::ParserException(starts.last(),
+                                    "one document is expected, which ends before this");
+    return YAML::Load(text);
+}
+
 /// Fills a Config from YAML, key by key.
 class Reader {
   public:
@@ -61,21 +96,18 @@ class Reader {
 
     /// A whole file.
     void read_text(const std::string& text, const Source& source) {
-        std::vector<YAML::Node> documents;
+        YAML::Node document;
         try {
-            documents = YAML::LoadAll(text);
+            document = load_document(text);
         } catch (const YAML::Exception& error) {
             throw UsageError(source.at(error.mark) + ": not YAML: " + error.msg);
         }
-        if (documents.size() > 1)
-            throw UsageError(source.at(documents[1].Mark()) +
-                             ": a second document; a config is one");
-        if (documents.empty() || documents[0].IsNull())
+        if (document.IsNull())
             return;
-        if (!documents[0].IsMap())
-            throw UsageError(source.at(documents[0].Mark()) +
+        if (!document.IsMap())
+            throw UsageError(source.at(document.Mark()) +
                              ": no config, which is a map of keys: model: {name: resnet20}, …");
-        read_group(documents[0], "", source);
+        read_group(document, "", source);
     }
 
     /// "key=value", the value YAML; an empty map drops what was said below the key so far.
@@ -86,7 +118,7 @@ class Reader {
         const std::string path = assignment.substr(0, equals);
         YAML::Node value;
         try {
-            value = YAML::Load(assignment.substr(equals + 1));
+            value = load_document(assignment.substr(equals + 1));
         } catch (const YAML::Exception& error) {
             throw UsageError("--set " + assignment + ": the value is not YAML: " + error.msg);
         }
