@@ -153,7 +153,7 @@ class TrainingTest : public testing::Test {
         std::ifstream file(dir(run) / "metrics.jsonl");
         for (std::string line; std::getline(file, line);) {
             Json record = Json::parse(line);
-            for (const char* timing : {"images_per_s", "data_wait"})
+            for (const char* timing : {"images_per_s", "data_wait", "time"})
                 record.erase(timing);
             if (record["type"] == type)
                 result.push_back(record);

@@ -18,7 +18,9 @@ constexpr const char* description =
     "Trains ResNet and VGG on images.\n"
     "  trainer --config resnet20.yaml\n"
     "  trainer --config resnet20.yaml --set optim.lr=0.2 --set train.epochs=30\n"
-    "  trainer eval --config resnet20.yaml --checkpoint runs/resnet20/best";
+    "  trainer eval --config resnet20.yaml --checkpoint runs/resnet20/best\n"
+    "  trainer predict --checkpoint runs/resnet20/best cat.jpg dog.png\n"
+    "  trainer export --checkpoint runs/resnet20/best --onnx resnet20.onnx";
 
 constexpr const char* exit_codes =
     "Exit codes: 0 done, 1 the run failed, 2 the command line or the config is wrong, 75 stopped "
@@ -91,6 +93,10 @@ CommandLine parse_command_line(int count, const char* const* arguments) {
                    "changes a key; the value is YAML, a map merges, {} drops what the file says")
         ->type_name("KEY=VALUE")
         ->allow_extra_args(false);
+    app.add_option("--metrics-port", line.metrics_port,
+                   "serves the run's numbers to Prometheus at this port; 0: any free one")
+        ->check(CLI::Range(0, 65535))
+        ->type_name("PORT");
     add_cluster_options(app, cluster);
 
     CLI::App* evaluate = app.add_subcommand("eval", "evaluates a checkpoint on the test images");
@@ -98,7 +104,18 @@ CommandLine parse_command_line(int count, const char* const* arguments) {
         ->type_name("DIR");
     evaluate->fallthrough();  // --config and --set after `eval` are the program's
     CLI::App* models = app.add_subcommand("models", "lists the models");
-    for (CLI::App* command : {evaluate, models}) {
+    CLI::App* exporting = app.add_subcommand("export", "writes a checkpoint's model as ONNX");
+    exporting->add_option("--checkpoint", line.checkpoint, "directory: step-<N>, latest or best")
+        ->type_name("DIR");
+    exporting->add_option("--onnx", line.onnx, "the file to write")->type_name("FILE");
+    exporting->add_flag("--fold-bn", line.fold_bn, "folds batch norm into the convolutions");
+    exporting->add_flag("--uint8", line.uint8,
+                        "takes images as bytes from 0 to 255, normalised inside");
+    CLI::App* predict = app.add_subcommand("predict", "names what is in images");
+    predict->add_option("--checkpoint", line.checkpoint, "directory: step-<N>, latest or best")
+        ->type_name("DIR");
+    predict->add_option("IMAGE", line.images, "files that hold images");
+    for (CLI::App* command : {evaluate, models, exporting, predict}) {
         command->set_help_flag();
         command->allow_extras();
         command->add_flag("--help,-h", help, "says this");
@@ -129,6 +146,21 @@ CommandLine parse_command_line(int count, const char* const* arguments) {
     refuse_cluster(app);
     if (*models) {
         line.action = Action::list_models;
+        return line;
+    }
+    if ((*exporting || *predict) && line.checkpoint.empty())
+        throw UsageError(std::string(*predict ? "predict" : "export") +
+                         ": which checkpoint? e.g. --checkpoint runs/resnet20/best");
+    if (*exporting) {
+        line.action = Action::export_model;
+        if (line.onnx.empty())
+            throw UsageError("export: to which file? e.g. --onnx resnet20.onnx");
+        return line;
+    }
+    if (*predict) {
+        line.action = Action::predict;
+        if (line.images.empty())
+            throw UsageError("predict: which images? e.g. cat.jpg");
         return line;
     }
     if (line.config.empty())

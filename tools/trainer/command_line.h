@@ -1,6 +1,7 @@
 // The command line: what to do, and with which config.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct CommandLine {
     enum class Action {
         train,
         evaluate,
+        export_model,
+        predict,
         list_models,
         print_config,
         print_text,  ///< --help or --version: `text` to stdout
@@ -26,7 +29,11 @@ struct CommandLine {
 
     std::string config;                  ///< --config, as given
     std::vector<std::string> overrides;  ///< --set, in order
-    std::string checkpoint;              ///< eval's: a directory
+    std::string checkpoint;              ///< eval's, export's and predict's: a directory
+    std::string onnx;                    ///< export's: the file to write
+    bool fold_bn = false, uint8 = false;
+    std::vector<std::string> images;  ///< predict's
+    std::optional<int> metrics_port;  ///< --metrics-port
     bool profile = false;
     std::string text;
 };

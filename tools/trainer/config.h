@@ -134,9 +134,10 @@ struct Config {
     } log;
 
     // What isn't a key.
-    std::string name;      ///< stem of the config's file name, e.g. "resnet20"
-    std::string file;      ///< where it was found, e.g. "configs/resnet20.yaml"
-    bool profile = false;  ///< --profile: time every operation, and say so at the end
+    std::string name;                 ///< stem of the config's file name, e.g. "resnet20"
+    std::string file;                 ///< where it was found, e.g. "configs/resnet20.yaml"
+    bool profile = false;             ///< --profile: time every operation, and say so at the end
+    std::optional<int> metrics_port;  ///< --metrics-port: serve numbers to Prometheus; 0: any port
 };
 
 /// The file that `name` means: as given, else in configs/ here, else in the configs/ beside or

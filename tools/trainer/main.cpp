@@ -1,4 +1,4 @@
-// trainer: trains, evaluates and lists models, as its command line says.
+// trainer: trains, evaluates, exports and lists models, as its command line says.
 
 #include <exception>
 #include <iostream>
@@ -6,7 +6,9 @@
 #include "engine/error.h"
 #include "tools/trainer/command_line.h"
 #include "tools/trainer/config.h"
+#include "tools/trainer/export.h"
 #include "tools/trainer/model_list.h"
+#include "tools/trainer/predict.h"
 #include "tools/trainer/training.h"
 
 namespace trainer {
@@ -15,6 +17,7 @@ namespace {
 Config config_of(const CommandLine& line) {
     Config config = load_config(find_config(line.config), line.overrides);
     config.profile = line.profile;
+    config.metrics_port = line.metrics_port;
     return config;
 }
 
@@ -39,6 +42,10 @@ int run(const CommandLine& line) {
             refuse_what_is_not_built(config);
             return run_evaluation(config, line.checkpoint);
         }
+        case CommandLine::Action::export_model:
+            return run_export({line.checkpoint, line.onnx, line.fold_bn, line.uint8});
+        case CommandLine::Action::predict:
+            return run_prediction(line.checkpoint, line.images);
     }
     return static_cast<int>(ExitCode::done);
 }

@@ -65,6 +65,13 @@ std::string time_text(const char* pattern) {
     return {text, length};
 }
 
+double now() {
+    const auto time = std::chrono::system_clock::now().time_since_epoch();
+    return static_cast<double>(
+               std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) /
+           1000;
+}
+
 /// Keys with dots as nested objects; values as JSON where they are, else as strings.
 Json nested(const std::vector<ConfigEntry>& entries) {
     Json json = Json::object();
@@ -152,7 +159,14 @@ RunLog::RunLog(const Config& config)
     : config_(config),
       directory_(made_directory(config)),
       text_(directory_ / "trainer.log"),
-      terminal_(isatty(STDOUT_FILENO) != 0) {}
+      exposition_({{"run", config.name}}),
+      terminal_(isatty(STDOUT_FILENO) != 0) {
+    if (!config.metrics_port)
+        return;
+    http_ =
+        std::make_unique<MetricsHttp>(*config.metrics_port, [this] { return exposition_.text(); });
+    say("metrics      at port " + std::to_string(http_->port()) + ", for Prometheus");
+}
 
 RunLog::~RunLog() {
     erase_bar();
@@ -165,6 +179,7 @@ void RunLog::header(const RunFacts& facts) {
         {"schema_version", schema_version},
         {"name", config_.name},
         {"started", time_text("%Y-%m-%dT%H:%M:%S%z")},
+        {"time", now()},
         {"start_step", facts.start_step},
         {"parameters", facts.parameters},
         {"global_batch", facts.global_batch},
@@ -175,6 +190,9 @@ void RunLog::header(const RunFacts& facts) {
          {{"version", version()}, {"compiler", build_description()}, {"device", facts.device}}},
         {"config", nested(flat(config_))}};
     metrics_->write(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+    if (config_.log.tensorboard)
+        events_ = std::make_unique<EventFile>(directory_, facts.start_step, facts.fresh,
+                                              flat_result(config_));
 }
 
 void RunLog::say(const std::string& line) {
@@ -214,11 +232,33 @@ std::string json_line(const Record& record) {
     add("pull_s", record.pull_s);
     add("wait_s", record.wait_s);
     add("staleness", record.staleness);
+    add("worker", record.worker);
+    add("compute_s", record.compute_s);
+    add("exposed_s", record.exposed_s);
+    add("hidden_s", record.hidden_s);
+    add("time", record.time);
     return line.dump();
 }
 
+std::string comm_line(const Record& record) {
+    std::string line = format("worker %d  step %ld  pushed %.2f MB, pulled %.2f MB, waited %.2f s",
+                              record.worker.value_or(0), record.step,
+                              1e-6 * static_cast<double>(record.push_bytes.value_or(0)),
+                              1e-6 * static_cast<double>(record.pull_bytes.value_or(0)),
+                              record.wait_s.value_or(0));
+    if (record.staleness.value_or(0) > 0)
+        line += format(", staleness %.2f", *record.staleness);
+    return line;
+}
+
 void RunLog::record(const Record& record, const Position& position) {
-    metrics_->write(json_line(record));
+    Record stamped = record;
+    stamped.time = now();
+    metrics_->write(json_line(stamped));
+    expose(record);
+    write_events(record);
+    if (record.type == RecordType::comm)
+        return note(comm_line(record));
     const int digits = static_cast<int>(std::to_string(position.epochs).size());
     std::string line = format("epoch %*ld/%ld", digits, record.epoch, position.epochs);
     if (record.type == RecordType::step)
@@ -239,7 +279,81 @@ void RunLog::record(const Record& record, const Position& position) {
         say(line);
 }
 
+void RunLog::expose(const Record& record) {
+    exposition_.update([&](RunNumbers& numbers) {
+        numbers.step = record.step;
+        numbers.epoch = static_cast<double>(record.epoch);
+        const auto add = [](auto& total, const auto& more) {
+            if (more)
+                total += static_cast<double>(*more);
+        };
+        if (record.type == RecordType::eval) {
+            numbers.test_loss = loss_of(record.sums);
+            numbers.test_top1 = top1_of(record.sums);
+        } else if (record.type == RecordType::step) {
+            numbers.learning_rate = record.lr;
+            numbers.data_wait_s_total = numbers.data_wait_s_total.value_or(0);
+            add(*numbers.data_wait_s_total, record.data_wait);
+            numbers.images_total =
+                numbers.images_total.value_or(0) + static_cast<double>(record.sums.samples);
+        } else if (record.type == RecordType::comm) {
+            RunNumbers::Traffic& traffic = numbers.traffic[record.worker.value_or(0)];
+            add(traffic.push_bytes_total, record.push_bytes);
+            add(traffic.pull_bytes_total, record.pull_bytes);
+            add(traffic.push_s_total, record.push_s);
+            add(traffic.pull_s_total, record.pull_s);
+            add(traffic.wait_s_total, record.wait_s);
+            traffic.staleness = record.staleness;
+        }
+    });
+}
+
+void RunLog::write_events(const Record& record) {
+    if (!events_)
+        return;
+    std::vector<std::pair<std::string, double>> scalars;
+    if (record.type == RecordType::comm) {
+        const std::string prefix = "comm/worker" + std::to_string(record.worker.value_or(0)) + "/";
+        const auto add = [&](const char* name, const auto& value) {
+            if (value)
+                scalars.emplace_back(prefix + name, static_cast<double>(*value));
+        };
+        add("push_bytes", record.push_bytes);
+        add("pull_bytes", record.pull_bytes);
+        add("push_s", record.push_s);
+        add("pull_s", record.pull_s);
+        add("wait_s", record.wait_s);
+        add("staleness", record.staleness);
+    } else {
+        const std::string part = record.type == RecordType::eval   ? "/test"
+                                 : record.type == RecordType::step ? "/train"
+                                                                   : "/train_epoch";
+        scalars = {{"loss" + part, loss_of(record.sums)},
+                   {"top1" + part, top1_of(record.sums)},
+                   {"top5" + part, top5_of(record.sums)}};
+        if (record.lr && record.type == RecordType::step)
+            scalars.emplace_back("lr", *record.lr);
+        if (record.images_per_s)
+            scalars.emplace_back("images_per_s" + part, *record.images_per_s);
+        if (record.data_wait)
+            scalars.emplace_back("data_wait" + part, *record.data_wait);
+    }
+    events_->write(record.step, scalars);
+}
+
+void RunLog::finish() {
+    if (events_)
+        events_->end();
+}
+
 void RunLog::progress(const LossSums& sums, double images_per_s, const Position& position) {
+    exposition_.update([&](RunNumbers& numbers) {
+        numbers.step = position.step;
+        numbers.epoch = static_cast<double>(position.epoch);
+        numbers.loss = loss_of(sums);
+        numbers.top1 = top1_of(sums);
+        numbers.images_per_s = images_per_s;
+    });
     if (!terminal_)
         return;
     const auto now = std::chrono::steady_clock::now();

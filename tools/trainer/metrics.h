@@ -1,15 +1,20 @@
-// What a run says: metrics.jsonl for programs, trainer.log and the terminal for people. One record
-// goes to all of them, so that they never disagree.
+// What a run says: metrics.jsonl for programs, trainer.log and the terminal for people, event files
+// for TensorBoard, numbers for Prometheus. One record goes to all of them, so that they never
+// disagree.
 #pragma once
 
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "comm/metrics_http.h"
 #include "engine/backend.h"
 #include "engine/file.h"
 #include "tools/trainer/config.h"
+#include "tools/trainer/event_file.h"
+#include "tools/trainer/exposition.h"
 
 namespace trainer {
 
@@ -27,6 +32,11 @@ struct Record {
     std::optional<double> data_wait = {};     ///< seconds spent waiting for the loader
     std::optional<int64_t> push_bytes = {}, pull_bytes = {};
     std::optional<double> push_s = {}, pull_s = {}, wait_s = {}, staleness = {};
+    // A comm record's: seconds of that worker since its last one. Of wait_s, exposed_s is waited
+    // for its own pushes and pulls to travel; hidden_s they travel while it computes.
+    std::optional<int> worker = {};
+    std::optional<double> compute_s = {}, exposed_s = {}, hidden_s = {};
+    std::optional<double> time = {};  ///< seconds since 1970 when it was written
 };
 
 /// What the header of metrics.jsonl says besides config, host and build.
@@ -90,16 +100,27 @@ class RunLog {
     /// Redraws the bar, on a terminal, a few times a second.
     void progress(const LossSums& sums, double images_per_s, const Position& position);
 
+    /// The run is done, all of it.
+    void finish();
+
+    /// What Prometheus is told besides records.
+    Exposition& exposition() { return exposition_; }
+
     /// Where metrics and text go.
     const std::filesystem::path& directory() const { return directory_; }
 
   private:
     void erase_bar();
+    void expose(const Record& record);
+    void write_events(const Record& record);
 
     const Config& config_;
     std::filesystem::path directory_;
     std::optional<LineFile> metrics_;
     LineFile text_;
+    std::unique_ptr<EventFile> events_;
+    Exposition exposition_;
+    std::unique_ptr<MetricsHttp> http_;
     bool terminal_;
     bool bar_ = false;
     std::chrono::steady_clock::time_point drawn_;
@@ -107,6 +128,9 @@ class RunLog {
 
 /// A record as a line of metrics.jsonl, without the line's end.
 std::string json_line(const Record& record);
+
+/// A comm record as a line for people.
+std::string comm_line(const Record& record);
 
 /// E.g. "1:02:03"; "0:07".
 std::string duration_text(double seconds);

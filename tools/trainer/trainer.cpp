@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "tools/trainer/model_card.h"
 #include "tools/trainer/setup.h"
 
 namespace trainer {
@@ -254,6 +255,7 @@ ExitCode Trainer::train() {
         save_if_due();
     } while (!is_last());
     summarize();
+    log_.finish();
     if (config_.profile)
         print_profile();
     return ExitCode::done;
@@ -375,6 +377,7 @@ void Trainer::save() {
     if (best)
         state_.best_saved = state_.step;
     contents.metadata = metadata_of(state_, config_, steps_per_epoch_);
+    add_card(contents.metadata, training_data_, training_loader_.options().normalization);
     store_.save(state_.step, contents, best);
     unsaved_ = false;
 }
