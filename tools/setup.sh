@@ -15,6 +15,8 @@ optional=(
     libdnnl-dev libisal-dev dataset-fashion-mnist ccache
     libprotobuf-dev protobuf-compiler           # ONNX and TensorBoard
     librsvg2-dev fonts-dejavu-core pkgconf      # plots as PNG
+    libopencv-imgcodecs-dev libopencv-imgproc-dev  # to decode images
+    python3-venv                                # tests with Python's packages
 )
 
 note() { echo "setup: $*" >&2; }

@@ -54,6 +54,24 @@ check_format() {
         -print0 | xargs -0 clang-format --dry-run -Werror
 }
 
+# Some tests check our files with Python's own packages: those of $TRAINER_PYTHON, else of an
+# environment in build/, which this makes. Without them these tests are skipped.
+python_packages() {
+    local env=build/pyenv log=build/pyenv.log
+    [ -z "${TRAINER_PYTHON:-}" ] || return 0
+    mkdir -p build
+    if [ ! -x $env/bin/pip ] && ! python3 -m venv --system-site-packages $env >$log 2>&1; then
+        echo "test: no Python environment, tests with Python packages are skipped: $(tail -n 1 $log)"
+        return 0
+    fi
+    if ! $env/bin/python -c 'import numpy, onnx, onnxruntime, tensorboard' 2>/dev/null &&
+        ! timeout 600 $env/bin/pip install --quiet --retries 1 --timeout 20 \
+            numpy onnx onnxruntime tensorboard >$log 2>&1; then
+        echo "test: no Python packages, tests with them are skipped: $(tail -n 1 $log)"
+    fi
+    export TRAINER_PYTHON=$PWD/$env/bin/python
+}
+
 check "set-up" tools/setup.sh
 check "build without warnings" tools/build.sh ci all
 if [ $failed -ne 0 ]; then
@@ -68,6 +86,7 @@ elif [ $got -ne 0 ]; then
     check "data" false
 fi
 
+python_packages
 run_tests
 TRAINER_PRESET=ci check "README's commands" tools/check_readme.sh
 check "who includes whom" tools/check_includes.sh
