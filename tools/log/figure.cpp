@@ -124,7 +124,7 @@ Figure figure_of(const std::vector<Run>& runs, Against against) {
         for (const auto& [worker, series] : runs[i].comm)
             if (!series.empty())
                 figure.bars.push_back(
-                    {i, "worker " + std::to_string(worker), breakdown_of(series)});
+                    {i, runs[i].variant, "worker " + std::to_string(worker), breakdown_of(series)});
     if (figure.panels.empty() && figure.bars.empty())
         throw UsageError("there is nothing to plot: no log has a record yet");
     const char* const by[] = {"epoch", "step", "time"};

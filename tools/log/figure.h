@@ -30,7 +30,7 @@ struct Panel {
 /// Where the time of one worker's step goes.
 struct Bar {
     size_t run = 0;
-    std::string label;
+    std::string variant, label;
     Breakdown seconds;
 };
 

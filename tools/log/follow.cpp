@@ -34,9 +34,35 @@ bool terminal_speaks_unicode() {
     return false;
 }
 
-size_t terminal_columns() {
+struct Screen {
+    size_t columns = 80, rows = 24;
+    bool operator==(const Screen&) const = default;
+};
+
+Screen screen() {
     winsize window{};
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : 80;
+    const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
+    return known ? Screen{window.ws_col, window.ws_row} : Screen{};
+}
+
+/// What of the text fits, each line ending with what clears the rest of an older one.
+std::string fitted(const std::string& text, const Screen& room) {
+    std::string result;
+    size_t column = 0, row = 1;
+    for (const char c : text) {
+        if (c == '\n') {
+            if (++row > room.rows)
+                break;
+            result += "\033[K\n";
+            column = 0;
+        } else if ((static_cast<unsigned char>(c) & 0xc0) == 0x80) {  // goes on with a character
+            if (column <= room.columns)
+                result += c;
+        } else if (++column <= room.columns) {
+            result += c;
+        }
+    }
+    return result;
 }
 
 std::vector<double> values_of(const Series& series, Field field, size_t count) {
@@ -179,26 +205,24 @@ void follow(const std::vector<fs::path>& paths, std::optional<double> accuracy) 
     for (const fs::path& path : paths)
         followed.emplace_back(path, accuracy);
     const bool terminal = isatty(STDOUT_FILENO) != 0, unicode = terminal_speaks_unicode();
-    size_t drawn_columns = 0;
+    Screen drawn{};
     while (true) {
         bool changed = false;
         for (FollowedLog& log : followed)
             changed = log.read() || changed;
-        const size_t columns = terminal_columns();
-        if (changed || (terminal && columns != drawn_columns)) {
+        const Screen now = screen();
+        if (changed || (terminal && now != drawn)) {
             std::vector<Run> runs;
             for (const FollowedLog& log : followed)
                 runs.push_back(log.run());
             label_runs(runs);
             const std::string view =
-                summary_table(runs, accuracy) + "\n" + live_view(runs, columns, unicode);
-            // Home, the view with each line's rest cleared, then what is left below.
-            std::string screen;
-            for (const char c : view)
-                screen += c == '\n' && terminal ? "\033[K\n" : std::string(1, c);
-            std::cout << (terminal ? "\033[H" : "") << screen << (terminal ? "\033[J" : "\n")
-                      << std::flush;
-            drawn_columns = columns;
+                summary_table(runs, accuracy) + "\n" + live_view(runs, now.columns, unicode);
+            if (terminal)  // from the top left; below the view all is cleared
+                std::cout << "\033[H" << fitted(view, now) << "\033[J" << std::flush;
+            else
+                std::cout << view << "\n" << std::flush;
+            drawn = now;
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(500));
     }

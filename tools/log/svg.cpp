@@ -234,9 +234,11 @@ void draw_bars(Svg& svg, const Figure& figure, const Layout& layout) {
     for (size_t i = 0; i < figure.bars.size(); ++i) {
         const Bar& bar = figure.bars[i];
         const double y = top + 34 * static_cast<double>(i);
-        if (bar.run != previous)
+        if (bar.run != previous) {
             svg.text(left, y + 13, shortened(figure.runs[bar.run], 20),
                      "font-weight=\"bold\" " + fill(colour_of(bar.run)));
+            svg.text(left, y + 28, bar.variant, fill(faint));
+        }
         previous = bar.run;
         svg.text(x.start - 10, y + 13, bar.label, "text-anchor=\"end\" " + fill(ink));
         draw_bar(svg, x, y, bar);
