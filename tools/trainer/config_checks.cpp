@@ -89,7 +89,6 @@ void refuse_what_is_not_built(const Config& config) {
     refuse(config.data.dataset == "imagenet" || config.data.dataset == "folder",
            "data.dataset: " + config.data.dataset,
            "so far cifar10, cifar100, fashion_mnist, mnist and synthetic are");
-    refuse(config.log.tensorboard, "log.tensorboard", "metrics.jsonl holds the same numbers");
 }
 
 }  // namespace trainer
