@@ -73,7 +73,7 @@ class DocumentStarts : public YAML::EventHandler {
 };
 
 /// The one document of `text`. Throws YAML::ParserException, also for whatever follows it: yaml-cpp
-/// takes a stray "}" or "," for the start of another document, which it never ends.
+/// takes a stray "," for the start of another document, which it never ends.
 YAML::Node load_document(const std::string& text) {
     std::istringstream stream(text);
     YAML::Parser parser(stream);
