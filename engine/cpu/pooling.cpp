@@ -19,7 +19,9 @@ class MaxPool final : public PlainOperation {
           in_(binding.inputs[0]->shape),
           blocks_(binding.output->channels / B),
           winners_(static_cast<size_t>(
-              binding.training ? binding.batch * blocks_ * plane(node_.shape) * B : 0)) {
+              binding.training ? binding.batch * blocks_ * plane(node_.shape) * B : 0)),
+          row_windows_(windows_around(in_[1], node_.shape[1])),
+          column_windows_(windows_around(in_[2], node_.shape[2])) {
         check(node_.kernel <= 16, node_.name + ": a window of more than 16 x 16");
     }
 
@@ -88,34 +90,45 @@ class MaxPool final : public PlainOperation {
     void spread(const T* dy, const uint8_t* winners, T* dx) const {
         for (int64_t row = 0; row < in_[1]; ++row)
             for (int64_t column = 0; column < in_[2]; ++column) {
-                store<B>(dx, gathered(dy, winners, row + node_.padding, column + node_.padding));
+                store<B>(dx, gathered(dy, winners, row, column));
                 dx += B;
             }
     }
 
-    // `row`, `column`: of the padded input.
     FloatBlock<B> gathered(const T* dy, const uint8_t* winners, int64_t row, int64_t column) const {
-        const int64_t s = node_.stride, k = node_.kernel;
+        const Windows& rows = row_windows_[static_cast<size_t>(row)];
+        const Windows& columns = column_windows_[static_cast<size_t>(column)];
         FloatBlock<B> sum{};
-        for (int64_t i = first_window(row); i <= std::min(row / s, node_.shape[1] - 1); ++i)
-            for (int64_t j = first_window(column); j <= std::min(column / s, node_.shape[2] - 1);
-                 ++j) {
+        for (int64_t i = rows.first; i < rows.end; ++i)
+            for (int64_t j = columns.first; j < columns.end; ++j) {
                 const int64_t at = (i * node_.shape[2] + j) * B;
-                typename Simd<B>::Byte bytes;
-                std::memcpy(&bytes, winners + at, sizeof bytes);
-                const auto winner = __builtin_convertvector(bytes, typename Simd<B>::Int);
-                const auto here = static_cast<int32_t>((row - i * s) * k + column - j * s);
-                sum += winner == here ? load<B>(dy + at) : FloatBlock<B>{};
+                const int64_t here = (row + node_.padding - i * node_.stride) * node_.kernel +
+                                     column + node_.padding - j * node_.stride;
+                typename Simd<B>::Byte winner;
+                std::memcpy(&winner, winners + at, sizeof winner);
+                const auto won = __builtin_convertvector(winner, typename Simd<B>::Int) ==
+                                 static_cast<int32_t>(here);
+                sum += won ? load<B>(dy + at) : FloatBlock<B>{};
             }
         return sum;
     }
-    int64_t first_window(int64_t at) const {
-        return at < node_.kernel ? 0 : (at - node_.kernel) / node_.stride + 1;
+
+    // The windows [first, end) that a row (or column) of the input lies in.
+    struct Windows {
+        int64_t first, end;
+    };
+    std::vector<Windows> windows_around(int64_t in_extent, int64_t out_extent) const {
+        std::vector<Windows> result;
+        for (int64_t at = node_.padding; at < in_extent + node_.padding; ++at)
+            result.push_back({at < node_.kernel ? 0 : (at - node_.kernel) / node_.stride + 1,
+                              std::min(at / node_.stride + 1, out_extent)});
+        return result;
     }
 
     const Shape in_;
     int64_t blocks_;
     std::vector<uint8_t> winners_;
+    std::vector<Windows> row_windows_, column_windows_;
 };
 
 template <typename T, int B>
