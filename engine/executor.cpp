@@ -347,13 +347,13 @@ void Executor::Plan::plan_pace() {
         work[id] = cost;
         work[2 * count - id] = 2 * cost;
     }
-    double total = 0, done = 0;
+    double total = 0, so_far = 0;
     for (const double cost : work)
         total += cost;
     for (const double cost : work) {
-        done += cost;
+        so_far += cost;
         due.push_back(std::chrono::duration_cast<Clock::duration>(
-            std::chrono::duration<double>(options.step_seconds * done / total)));
+            std::chrono::duration<double>(options.step_seconds * so_far / total)));
     }
 }
 
