@@ -235,7 +235,7 @@ class Bench {
             backend_.sum_slabs(parameters_.address(slab::gradients), binding_.gradients,
                                {0, parameters_.size()});
         else
-            std::memcpy(parameters_.address(slab::gradients), slabs_[0].data(), slabs_[0].size());
+            std::copy(slabs_[0].begin(), slabs_[0].end(), parameters_.address(slab::gradients));
         result.weight_gradients = values_of(parameters_, slab::gradients);
         for (const auto& gradient : input_gradients_) {
             if (!gradient)
