@@ -1,10 +1,12 @@
 #include "comm/link.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "engine/error.h"
@@ -13,6 +15,10 @@ namespace trainer {
 namespace {
 
 using std::chrono::milliseconds;
+
+// How long wait() looks for itself before it sleeps: to be woken costs about as long as a small
+// message takes.
+constexpr std::chrono::microseconds spin_time{30};
 
 std::string seconds_of(milliseconds time) {
     return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 4) + " s";
@@ -44,7 +50,8 @@ class BusyTime {
 
 struct Ticket::State {
     int64_t step = 0;
-    std::string what;       ///< "push", "pull", or a call's name
+    std::string what;              ///< "push", "pull", or a call's name
+    std::atomic<bool> over{true};  ///< open is empty, without the mutex
     std::vector<int> open;  ///< servers that have not done their part; under the core's mutex
 };
 
@@ -65,7 +72,13 @@ struct Link::Core {
 
     void finish_part(Ticket::State& ticket, int server) {
         std::erase(ticket.open, server);
+        ticket.over = ticket.open.empty();
         changed.notify_all();
+    }
+    /// Under the mutex, before it is asked to.
+    void add_part(Ticket::State& ticket, int server) {
+        ticket.open.push_back(server);
+        ticket.over = false;
     }
     void broken(const std::string& why) {
         if (failure.empty())
@@ -302,7 +315,7 @@ void Link::send_push(const Ticket& ticket, const Piece& piece, uint8_t codec, Pa
         header.payload += part.size();
     {
         const std::lock_guard lock(core_->mutex);
-        ticket.state_->open.push_back(piece.server);
+        core_->add_part(*ticket.state_, piece.server);
         core_->pushing.begin();
         core_->counters.push_bytes += static_cast<int64_t>(header.payload);
     }
@@ -343,7 +356,7 @@ Ticket Link::pull(int64_t step, Range range, std::byte* slab) {
         {
             const std::lock_guard lock(core_->mutex);
             request = ++core_->last_request;
-            ticket.state_->open.push_back(piece.server);
+            core_->add_part(*ticket.state_, piece.server);
             core_->pending[request] = {ticket.state_,
                                        piece.server,
                                        MessageKind::pulled,
@@ -359,8 +372,7 @@ Ticket Link::pull(int64_t step, Range range, std::byte* slab) {
 }
 
 bool Link::done(const Ticket& ticket) const {
-    const std::lock_guard lock(core_->mutex);
-    return ticket.state_ == nullptr || ticket.state_->open.empty();
+    return ticket.state_ == nullptr || ticket.state_->over;
 }
 
 void Link::wait(const Ticket& ticket, std::optional<milliseconds> timeout) {
@@ -369,10 +381,12 @@ void Link::wait(const Ticket& ticket, std::optional<milliseconds> timeout) {
     Core& core = *core_;
     const Ticket::State& state = *ticket.state_;
     const milliseconds patience = timeout.value_or(core.options.timeout);
-    std::unique_lock lock(core.mutex);
-    if (state.open.empty())
+    if (state.over)
         return;
     const auto begin = Clock::now();
+    while (!state.over && Clock::now() - begin < spin_time)
+        std::this_thread::yield();
+    std::unique_lock lock(core.mutex);
     const auto over = [&] { return state.open.empty() || !core.failure.empty(); };
     core.changed.wait_until(lock, begin + patience, over);
     core.counters.wait_s += std::chrono::duration<double>(Clock::now() - begin).count();
@@ -402,7 +416,7 @@ PooledBytes Link::call(int server, int64_t step, const std::string& name, Parts 
     {
         const std::lock_guard lock(core_->mutex);
         header.request = ++core_->last_request;
-        ticket.state_->open.push_back(server);
+        core_->add_part(*ticket.state_, server);
         core_->pending[header.request] = {ticket.state_, server, MessageKind::reply, {}, {}};
     }
     body.push_back(std::as_bytes(std::span(name)));
