@@ -186,6 +186,41 @@ TEST_F(OutputsTest, ACheckpointKnowsItsInput) {
     }
 }
 
+std::string refusal(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "trainer");
+    try {
+        parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+    } catch (const UsageError& error) {
+        return error.what();
+    }
+    return "";
+}
+
+TEST(CommandLineOfModels, ExportAndPredict) {
+    const auto parse = [](std::vector<const char*> arguments) {
+        arguments.insert(arguments.begin(), "trainer");
+        return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+    };
+    const CommandLine exporting =
+        parse({"export", "--checkpoint", "c", "--onnx=o.onnx", "--fold-bn", "--uint8"});
+    EXPECT_EQ(exporting.action, CommandLine::Action::export_model);
+    EXPECT_EQ(exporting.checkpoint, "c");
+    EXPECT_EQ(exporting.onnx, "o.onnx");
+    EXPECT_TRUE(exporting.fold_bn && exporting.uint8);
+    const CommandLine predicting = parse({"predict", "a.png", "--checkpoint", "c", "b.jpg"});
+    EXPECT_EQ(predicting.action, CommandLine::Action::predict);
+    EXPECT_EQ(predicting.images, (std::vector<std::string>{"a.png", "b.jpg"}));
+    EXPECT_EQ(parse({"--config", "a.yaml", "--metrics-port=9100"}).metrics_port, 9100);
+    EXPECT_EQ(parse({"--config", "a.yaml"}).metrics_port, std::nullopt);
+
+    EXPECT_TRUE(refusal({"export", "--onnx", "o"}).starts_with("export: which checkpoint?"));
+    EXPECT_TRUE(refusal({"export", "--checkpoint", "c"}).starts_with("export: to which file?"));
+    EXPECT_TRUE(refusal({"predict", "--checkpoint", "c"}).starts_with("predict: which images?"));
+    EXPECT_EQ(refusal({"export", "--checkpoint", "c", "--onnx", "o", "--fold"}),
+              "--fold: unknown option; did you mean --fold-bn?");
+    EXPECT_NE(refusal({"--config", "a.yaml", "--metrics-port=70000"}), "");
+}
+
 TEST(ModelCard, RoundTripThroughMetadata) {
     Dataset dataset;
     dataset.channels = 1;
