@@ -82,13 +82,23 @@ TEST(CommandLine, MessagesOfOneLine) {
     }
 }
 
-TEST(CommandLine, ClusterOptionsAreRefusedForNow) {
-    for (const char* option : {"--role=server", "--role=worker", "--listen=0.0.0.0:9000",
-                               "--servers=a:1,b:2", "--rank=0", "--interface=eth0"}) {
-        const std::string name(option, std::string(option).find('='));
-        EXPECT_EQ(message_of({"--config", "a.yaml", option}),
-                  name + ": there are no clusters yet; without it one worker trains here");
-    }
+TEST(CommandLine, RolesOfACluster) {
+    const CommandLine server = parse({"--config", "a.yaml", "--role=server",
+                                      "--listen=0.0.0.0:9000", "--rank=1", "--interface=eth0"});
+    EXPECT_EQ(server.role, "server");
+    EXPECT_EQ(server.listen, "0.0.0.0:9000");
+    EXPECT_EQ(server.rank, 1);
+    EXPECT_EQ(server.interface, "eth0");
+    EXPECT_EQ(parse({"--config", "a.yaml", "--role=worker", "--servers=a:1,b:2"}).servers,
+              "a:1,b:2");
+    EXPECT_EQ(parse({"--config", "a.yaml"}).rank, std::nullopt);
+
+    EXPECT_NE(message_of({"--config", "a.yaml", "--role=boss"}).find("--role"), std::string::npos);
+    EXPECT_EQ(message_of({"--config", "a.yaml", "--rank=0"}), "--rank: goes with --role");
+    EXPECT_EQ(message_of({"--config", "a.yaml", "--servers=a:1"}),
+              "--servers: goes with --role=worker");
+    EXPECT_EQ(message_of({"--config", "a.yaml", "--role=worker", "--listen=a:1"}),
+              "--listen: goes with --role=server");
 }
 
 TEST(ModelList, NamesModelsWithTheirSizes) {

@@ -18,6 +18,8 @@ constexpr const char* description =
     "Trains ResNet and VGG on images.\n"
     "  trainer --config resnet20.yaml\n"
     "  trainer --config resnet20.yaml --set optim.lr=0.2 --set train.epochs=30\n"
+    "  trainer --config resnet20.yaml --role=server --listen=0.0.0.0:9000\n"
+    "  trainer --config resnet20.yaml --role=worker --servers=node1:9000\n"
     "  trainer eval --config resnet20.yaml --checkpoint runs/resnet20/best\n"
     "  trainer predict --checkpoint runs/resnet20/best cat.jpg dog.png\n"
     "  trainer export --checkpoint runs/resnet20/best --onnx resnet20.onnx";
@@ -26,26 +28,32 @@ constexpr const char* exit_codes =
     "Exit codes: 0 done, 1 the run failed, 2 the command line or the config is wrong, 75 stopped "
     "by a signal with a checkpoint written.";
 
-/// The options of one part of a cluster, whose names are settled.
-struct ClusterOptions {
-    std::string role, listen, servers, interface;
-    int rank = 0;
-};
-
-void add_cluster_options(CLI::App& app, ClusterOptions& cluster) {
-    const std::string group = "Cluster (not there yet)";
-    app.add_option("--role", cluster.role, "server | worker")->group(group);
-    app.add_option("--listen", cluster.listen, "HOST:PORT of this server")->group(group);
-    app.add_option("--servers", cluster.servers, "HOST:PORT,… of every server")->group(group);
-    app.add_option("--rank", cluster.rank, "of this server or worker")->group(group);
-    app.add_option("--interface", cluster.interface, "network interface")->group(group);
+void add_cluster_options(CLI::App& app, CommandLine& line) {
+    const std::string group = "A cluster of processes (without a role: all of it in this one)";
+    app.add_option("--role", line.role, "server | worker: what this process is")
+        ->check(CLI::IsMember({"server", "worker"}))
+        ->group(group);
+    app.add_option("--listen", line.listen, "HOST:PORT of this server; port 0: any free one")
+        ->group(group);
+    app.add_option("--servers", line.servers, "HOST:PORT,… of every server, for a worker")
+        ->group(group);
+    app.add_option("--rank", line.rank,
+                   "which server or worker this is; without: whichever is free")
+        ->check(CLI::NonNegativeNumber)
+        ->group(group);
+    app.add_option("--interface", line.interface, "network interface to use")->group(group);
 }
 
-void refuse_cluster(const CLI::App& app) {
-    for (const char* name : {"--role", "--listen", "--servers", "--rank", "--interface"})
-        if (app.count(name) > 0)
-            throw UsageError(std::string(name) +
-                             ": there are no clusters yet; without it one worker trains here");
+/// What is said of a role must be there, and fit it.
+void check_cluster_options(const CommandLine& line) {
+    const auto needs = [&](bool given, const std::string& option, const std::string& role) {
+        if (given && line.role != role && !(role.empty() && !line.role.empty()))
+            throw UsageError(option + ": goes with --role" + (role.empty() ? "" : "=" + role));
+    };
+    needs(!line.listen.empty(), "--listen", "server");
+    needs(!line.servers.empty(), "--servers", "worker");
+    needs(line.rank.has_value(), "--rank", "");
+    needs(!line.interface.empty(), "--interface", "");
 }
 
 /// Options and subcommands that `app` and its subcommand `command` take, for a misspelt one.
@@ -77,7 +85,6 @@ void refuse_extras(const CLI::App& app) {
 
 CommandLine parse_command_line(int count, const char* const* arguments) {
     CommandLine line;
-    ClusterOptions cluster;
     bool print_config = false, help = false, show_version = false;
 
     CLI::App app(description, "trainer");
@@ -97,7 +104,7 @@ CommandLine parse_command_line(int count, const char* const* arguments) {
                    "serves the run's numbers to Prometheus at this port; 0: any free one")
         ->check(CLI::Range(0, 65535))
         ->type_name("PORT");
-    add_cluster_options(app, cluster);
+    add_cluster_options(app, line);
 
     CLI::App* evaluate = app.add_subcommand("eval", "evaluates a checkpoint on the test images");
     evaluate->add_option("--checkpoint", line.checkpoint, "directory: step-<N>, latest or best")
@@ -143,7 +150,7 @@ CommandLine parse_command_line(int count, const char* const* arguments) {
         return line;
     }
     refuse_extras(app);
-    refuse_cluster(app);
+    check_cluster_options(line);
     if (*models) {
         line.action = Action::list_models;
         return line;

@@ -35,6 +35,10 @@ struct CommandLine {
     std::vector<std::string> images;  ///< predict's
     std::optional<int> metrics_port;  ///< --metrics-port
     bool profile = false;
+
+    // Of a cluster's processes; empty: not given.
+    std::string role, listen, servers, interface;
+    std::optional<int> rank;
     std::string text;
 };
 

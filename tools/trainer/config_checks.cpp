@@ -70,22 +70,12 @@ void refuse_what_is_not_built(const Config& config) {
             throw UsageError(what + " is not there yet; " + instead);
     };
     const auto& distributed = config.distributed;
-    refuse(distributed.variant != "ssgd", "distributed.variant: " + distributed.variant,
-           "so far ssgd is");
     refuse(distributed.topology != "ps", "distributed.topology: " + distributed.topology,
            "so far ps is");
-    refuse(distributed.workers > 1, "a cluster (distributed.workers above 1)",
-           "so far one worker trains; data.batch_size is then the global batch");
-    refuse(distributed.servers > 1, "a cluster (distributed.servers above 1)",
-           "so far one worker trains without a server");
-    refuse(config.comm.transport == "tcp", "comm.transport: tcp", "so far inproc is");
-    refuse(distributed.codec.name != "auto" && distributed.codec.name != "raw",
-           "distributed.codec.name: " + distributed.codec.name, "so far raw is");
-    refuse(distributed.local.rule != "auto" && distributed.local.rule != "adopt",
-           "distributed.local.rule: " + distributed.local.rule, "so far adopt is");
-    const auto& emulate = config.comm.emulate;
-    refuse(emulate.bandwidth || emulate.latency || emulate.step_time, "comm.emulate",
-           "leave it out, or --set comm.emulate={}");
+    refuse(!config.comm.tls.cert.empty() || !config.comm.tls.ca.empty(), "comm.tls",
+           "leave it out, and keep the cluster's network to yourself");
+    refuse(!config.comm.secret_file.empty(), "comm.secret_file",
+           "leave it out, and keep the cluster's network to yourself");
     refuse(config.data.dataset == "imagenet" || config.data.dataset == "folder",
            "data.dataset: " + config.data.dataset,
            "so far cifar10, cifar100, fashion_mnist, mnist and synthetic are");

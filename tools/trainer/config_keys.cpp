@@ -1,6 +1,7 @@
 #include "tools/trainer/config_keys.h"
 
 #include "models/models.h"
+#include "optim/variant.h"
 
 namespace trainer {
 namespace {
@@ -184,13 +185,6 @@ std::vector<Key> output_keys(Config& c) {
 }
 
 }  // namespace
-
-const std::vector<std::string>& variant_names() {
-    static const std::vector<std::string> names = {"ssgd",     "asgd",     "ssp",      "dcasgd",
-                                                   "dcasgd_a", "odsgd",    "ssdsgd",   "bitsgd",
-                                                   "cdsgd",    "localsgd", "postlocal"};
-    return names;
-}
 
 std::vector<Key> keys_of(Config& config) {
     std::vector<Key> keys = run_and_model_keys(config);

@@ -29,7 +29,4 @@ struct Key {
 /// Every key in the order in which the config is printed. `config` outlives the table.
 std::vector<Key> keys_of(Config& config);
 
-/// Names of the rows of the table of variants.
-const std::vector<std::string>& variant_names();
-
 }  // namespace trainer

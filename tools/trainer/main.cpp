@@ -2,8 +2,11 @@
 
 #include <exception>
 #include <iostream>
+#include <sstream>
 
 #include "engine/error.h"
+#include "tools/trainer/cluster.h"
+#include "tools/trainer/cluster_plan.h"
 #include "tools/trainer/command_line.h"
 #include "tools/trainer/config.h"
 #include "tools/trainer/export.h"
@@ -14,11 +17,35 @@
 namespace trainer {
 namespace {
 
+std::vector<std::string> split_list(const std::string& text) {
+    std::vector<std::string> parts;
+    std::istringstream stream(text);
+    for (std::string part; std::getline(stream, part, ',');)
+        parts.push_back(part);
+    return parts;
+}
+
 Config config_of(const CommandLine& line) {
     Config config = load_config(find_config(line.config), line.overrides);
     config.profile = line.profile;
     config.metrics_port = line.metrics_port;
+    if (!line.listen.empty())
+        config.comm.listen = line.listen;
+    if (!line.servers.empty())
+        config.comm.servers = split_list(line.servers);
+    if (!line.interface.empty())
+        config.comm.interface = line.interface;
     return config;
+}
+
+int train(const Config& config, const CommandLine& line) {
+    if (line.role == "server")
+        return static_cast<int>(run_server(config, line.rank));
+    if (line.role == "worker")
+        return static_cast<int>(run_worker(config, line.rank));
+    if (needs_cluster(config))
+        return static_cast<int>(run_cluster_in_process(config));
+    return run_training(config);
 }
 
 int run(const CommandLine& line) {
@@ -35,7 +62,7 @@ int run(const CommandLine& line) {
         case CommandLine::Action::train: {
             const Config config = config_of(line);
             refuse_what_is_not_built(config);
-            return run_training(config);
+            return train(config, line);
         }
         case CommandLine::Action::evaluate: {
             const Config config = config_of(line);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -25,18 +27,6 @@ double number_of(const Checkpoint& checkpoint, const std::string& key) {
         throw Error("'" + checkpoint.state.path().string() + "': its metadata has the " + key +
                     " '" + text + "'");
     return value;
-}
-
-void put(Metadata& metadata, const std::string& prefix, const LossSums& sums) {
-    metadata[prefix + ".loss_sum"] = text_of(sums.loss);
-    metadata[prefix + ".top1"] = std::to_string(sums.top1);
-    metadata[prefix + ".top5"] = std::to_string(sums.top5);
-    metadata[prefix + ".samples"] = std::to_string(sums.samples);
-}
-
-LossSums sums_of(const Checkpoint& checkpoint, const std::string& prefix) {
-    return {number_of(checkpoint, prefix + ".loss_sum"), checkpoint.number(prefix + ".top1"),
-            checkpoint.number(prefix + ".top5"), checkpoint.number(prefix + ".samples")};
 }
 
 /// The entries that a checkpoint is compared by.
@@ -77,6 +67,69 @@ std::string joined(const std::vector<std::string>& parts) {
 
 }  // namespace
 
+void put_sums(Metadata& metadata, const std::string& prefix, const LossSums& sums) {
+    metadata[prefix + ".loss_sum"] = text_of(sums.loss);
+    metadata[prefix + ".top1"] = std::to_string(sums.top1);
+    metadata[prefix + ".top5"] = std::to_string(sums.top5);
+    metadata[prefix + ".samples"] = std::to_string(sums.samples);
+}
+
+LossSums sums_of(const Checkpoint& checkpoint, const std::string& prefix) {
+    return {number_of(checkpoint, prefix + ".loss_sum"), checkpoint.number(prefix + ".top1"),
+            checkpoint.number(prefix + ".top5"), checkpoint.number(prefix + ".samples")};
+}
+
+void append_model(CheckpointContents& contents, const ParameterArena& parameters,
+                  const ParameterArena& statistics, const int64_t& step) {
+    append_tensors(contents.model, parameters, slab::weights);
+    append_tensors(contents.model, statistics, slab::weights);
+    constexpr std::string_view mean = "running_mean";
+    for (const TensorInfo& tensor : statistics.table().tensors())
+        if (tensor.name.ends_with(mean))
+            contents.model.push_back(
+                {tensor.name.substr(0, tensor.name.size() - mean.size()) + "num_batches_tracked",
+                 "I64",
+                 {},
+                 std::as_bytes(std::span(&step, 1))});
+}
+
+void check_finite(const ParameterArena& arena, std::string_view slab_name, int64_t step) {
+    const auto finite = [&](const TensorInfo& tensor) {
+        const auto all = [](auto values) {
+            return std::all_of(values.begin(), values.end(),
+                               [](auto value) { return std::isfinite(value); });
+        };
+        return arena.type() == DType::f64 ? all(arena.tensor<double>(slab_name, tensor))
+                                          : all(arena.tensor<float>(slab_name, tensor));
+    };
+    for (const TensorInfo& tensor : arena.table().tensors())
+        if (!finite(tensor))
+            throw Error("after step " + std::to_string(step) + " the " + std::string(slab_name) +
+                        " of '" + tensor.name +
+                        "' are not finite; try a smaller optim.lr or a warm-up");
+}
+
+std::optional<Checkpoint> checkpoint_to_resume(const Config& config, CheckpointStore& store,
+                                               const std::function<void(std::string)>& say) {
+    const auto set_aside = [&] {
+        if (const auto aside = store.set_aside())
+            say("earlier checkpoints are now in " + aside->string());
+    };
+    const std::string& resume = config.checkpoint.resume;
+    if (resume == "never") {
+        set_aside();
+        return std::nullopt;
+    }
+    std::optional<Checkpoint> found =
+        resume == "auto" ? store.newest() : std::optional(Checkpoint::open(resume));
+    if (!found)
+        return std::nullopt;
+    check_resumable(*found, config);
+    if (!std::filesystem::equivalent(found->path().parent_path(), store.directory()))
+        set_aside();
+    return found;
+}
+
 Metadata metadata_of(const RunState& state, const Config& config, int64_t steps_per_epoch) {
     Json entries = Json::object();
     for (const auto& [key, value] : compared_entries(config))
@@ -91,10 +144,10 @@ Metadata metadata_of(const RunState& state, const Config& config, int64_t steps_
                       {"evaluated", std::to_string(state.evaluated)},
                       {"best", std::to_string(state.best)},
                       {"best_saved", std::to_string(state.best_saved)}};
-    put(metadata, "epoch_sums", state.epoch);
-    put(metadata, "window_sums", state.window);
-    put(metadata, "evaluation", state.evaluation);
-    put(metadata, "best_evaluation", state.best_evaluation);
+    put_sums(metadata, "epoch_sums", state.epoch);
+    put_sums(metadata, "window_sums", state.window);
+    put_sums(metadata, "evaluation", state.evaluation);
+    put_sums(metadata, "best_evaluation", state.best_evaluation);
     return metadata;
 }
 

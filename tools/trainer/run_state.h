@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
 
 #include "engine/backend.h"
 #include "engine/checkpoint.h"
@@ -24,6 +27,24 @@ struct RunState {
 /// epoch under way), seed, model, config (the entries that decide what the run computes, as JSON)
 /// and the fields of RunState. The same run gives the same bytes.
 Metadata metadata_of(const RunState& state, const Config& config, int64_t steps_per_epoch);
+
+/// Sums in metadata, as <prefix>.loss_sum and so on.
+void put_sums(Metadata& metadata, const std::string& prefix, const LossSums& sums);
+LossSums sums_of(const Checkpoint& checkpoint, const std::string& prefix);
+
+/// Appends what a model.safetensors holds: weights, running statistics, and for each batch norm
+/// num_batches_tracked, which is `step`. All must outlive the save.
+void append_model(CheckpointContents& contents, const ParameterArena& parameters,
+                  const ParameterArena& statistics, const int64_t& step);
+
+/// Throws Error where a value of the slab is not finite: such a model is not worth a checkpoint.
+void check_finite(const ParameterArena& arena, std::string_view slab_name, int64_t step);
+
+/// The checkpoint that config.checkpoint.resume says to go on from; nullopt: a run from the start.
+/// Earlier checkpoints that the run would mix with are set aside, which `say` is told. Throws as
+/// check_resumable does.
+std::optional<Checkpoint> checkpoint_to_resume(const Config& config, CheckpointStore& store,
+                                               const std::function<void(std::string)>& say);
 
 /// Throws Error where the metadata lacks something.
 RunState state_of(const Checkpoint& checkpoint);

@@ -13,12 +13,6 @@
 namespace trainer {
 namespace {
 
-/// Processors that this process may use.
-int processors() {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
-
 /// The config's normalisation; one value stands for every channel.
 Normalization normalization_of(const Config& config, int64_t channels) {
     Normalization normalization;
@@ -80,11 +74,69 @@ LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset) {
     return options;
 }
 
+int64_t steps_per_epoch(const Config& config, int64_t images) {
+    const int64_t batch = int64_t{config.data.batch_size} * config.distributed.workers;
+    return std::max<int64_t>(1, (images + (config.data.drop_last ? 0 : batch - 1)) / batch);
+}
+
+int64_t run_length(const Config& config, int64_t steps_per_epoch) {
+    const int64_t steps = config.train.epochs * steps_per_epoch;
+    return config.train.max_steps > 0 ? std::min(steps, config.train.max_steps) : steps;
+}
+
+ScheduleOptions schedule_options(const Config& config, int64_t steps_per_epoch) {
+    const auto& optim = config.optim;
+    ScheduleOptions options;
+    options.type = optim.schedule.type;
+    options.lr = optim.lr;
+    options.milestones = optim.schedule.milestones;
+    options.gamma = optim.schedule.gamma;
+    options.power = optim.schedule.power;
+    options.final_lr = optim.schedule.final_lr;
+    options.warmup_epochs = optim.schedule.warmup_epochs;
+    options.steps_per_epoch = steps_per_epoch;
+    options.total_steps =
+        config.train.max_steps > 0 ? config.train.max_steps : config.train.epochs * steps_per_epoch;
+    return options;
+}
+
+OptimizerOptions optimizer_options(const Config& config) {
+    OptimizerOptions options;
+    options.name = config.optim.name;
+    options.momentum = config.optim.momentum;
+    options.weight_decay = config.optim.weight_decay;
+    options.decay_bn_bias = config.optim.decay_bn_bias;
+    return options;
+}
+
+int processors() {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+void use_processors(int first, int count) {
+    cpu_set_t all, mine;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < first + count)
+        return;
+    CPU_ZERO(&mine);
+    int index = 0;
+    for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+        if (!CPU_ISSET(processor, &all))
+            continue;
+        if (index >= first && index < first + count)
+            CPU_SET(processor, &mine);
+        ++index;
+    }
+    // A machine that forbids it only runs a little slower.
+    sched_setaffinity(0, sizeof mine, &mine);
+}
+
 int computing_threads(const Config& config) {
     return config.threads.value_or(processors());
 }
 
-std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType> reference) {
+std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType> reference,
+                                      [[maybe_unused]] bool pin) {
     if (reference)
         return make_reference_backend(*reference);
     if (config.device.starts_with("cuda"))
@@ -93,7 +145,7 @@ std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType>
     [[maybe_unused]] const int threads = computing_threads(config);
     const bool bf16 = config.precision == "bf16";
 #ifdef TRAINER_HAS_ONEDNN
-    return make_cpu_backend(threads, bf16 ? Precision::bf16 : Precision::fp32);
+    return make_cpu_backend(threads, bf16 ? Precision::bf16 : Precision::fp32, pin);
 #else
     if (bf16)
         return make_cpu_backend(threads, Precision::bf16);  // says what is missing

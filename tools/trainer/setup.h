@@ -10,6 +10,8 @@
 #include "engine/backend.h"
 #include "engine/network.h"
 #include "engine/safetensors.h"
+#include "optim/schedule.h"
+#include "optim/sgd.h"
 #include "tools/trainer/config.h"
 
 namespace trainer {
@@ -22,13 +24,29 @@ Dataset make_dataset(const Config& config, Split split);
 LoaderOptions training_loader(const Config& config);
 LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset);
 
+/// Global steps of an epoch over `images` training images, at least 1, and of the whole run.
+int64_t steps_per_epoch(const Config& config, int64_t images);
+int64_t run_length(const Config& config, int64_t steps_per_epoch);
+
+/// The config's learning rate and optimizer.
+ScheduleOptions schedule_options(const Config& config, int64_t steps_per_epoch);
+OptimizerOptions optimizer_options(const Config& config);
+
+/// Processors that the calling thread may use.
+int processors();
+
+/// Binds the calling thread, and those that it starts, to `count` of its processors, from the
+/// `first`-th on; does nothing where there are not so many.
+void use_processors(int first, int count);
+
 /// Computing threads of one worker: the config's, or one a processor that this process may use.
 int computing_threads(const Config& config);
 
 /// What computes: the config's device, or `reference`, plain loops of that type, where given. A
 /// build without oneDNN computes `auto` and `cpu` with plain loops too. Throws UsageError for a
-/// device that this build or machine has not.
-std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType> reference);
+/// device that this build or machine has not. `pin`: binds lanes to processors.
+std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType> reference,
+                                      bool pin = true);
 
 /// The config's model for images as `dataset` has them.
 Network make_network(const Config& config, const Dataset& dataset);

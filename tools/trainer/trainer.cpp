@@ -11,11 +11,6 @@
 namespace trainer {
 namespace {
 
-int64_t run_length(const Config& config, int64_t steps_per_epoch) {
-    const int64_t steps = config.train.epochs * steps_per_epoch;
-    return config.train.max_steps > 0 ? std::min(steps, config.train.max_steps) : steps;
-}
-
 template <typename... Values>
 std::string format(const char* pattern, Values... values) {
     char text[256];
@@ -40,21 +35,18 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
       log_(config),
       store_(config.checkpoint.dir, config.checkpoint.keep,
              [this](const std::string& text) { log_.warn(text); }),
-      resumed_(checkpoint_to_resume()),
+      resumed_(checkpoint_to_resume(config, store_,
+                                    [this](const std::string& text) { log_.say(text); })),
       training_data_(make_dataset(config, Split::train)),
       test_data_(make_dataset(config, Split::test)),
       network_(make_network(config, training_data_)),
-      optimizer_(make_optimizer({.name = config.optim.name,
-                                 .momentum = config.optim.momentum,
-                                 .weight_decay = config.optim.weight_decay,
-                                 .decay_bn_bias = config.optim.decay_bn_bias},
-                                network_.parameters())),
+      optimizer_(make_optimizer(optimizer_options(config), network_.parameters())),
       training_loader_(training_data_, (check_memory(), training_loader(config))),
       evaluation_loader_(test_data_, evaluation_loader(config, test_data_)),
       backend_(make_backend(config, options.reference)),
       steps_per_epoch_(training_loader_.steps_per_epoch()),
       total_steps_(run_length(config, steps_per_epoch_)),
-      schedule_(schedule_options()),
+      schedule_(schedule_options(config, steps_per_epoch_)),
       parameters_(make_parameters()),
       statistics_(network_.statistics(), parameters_.type(), {std::string(slab::weights)},
                   [this](size_t bytes) { return backend_->allocate(bytes); }),
@@ -68,42 +60,6 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
         restore(*resumed_);
     else
         start_afresh();
-}
-
-std::optional<Checkpoint> Trainer::checkpoint_to_resume() {
-    const auto set_aside = [this] {
-        if (const auto aside = store_.set_aside())
-            log_.say("earlier checkpoints are now in " + aside->string());
-    };
-    const std::string& resume = config_.checkpoint.resume;
-    if (resume == "never") {
-        set_aside();
-        return std::nullopt;
-    }
-    std::optional<Checkpoint> found =
-        resume == "auto" ? store_.newest() : std::optional(Checkpoint::open(resume));
-    if (!found)
-        return std::nullopt;
-    check_resumable(*found, config_);
-    if (!std::filesystem::equivalent(found->path().parent_path(), store_.directory()))
-        set_aside();
-    return found;
-}
-
-ScheduleOptions Trainer::schedule_options() const {
-    const auto& optim = config_.optim;
-    ScheduleOptions options;
-    options.type = optim.schedule.type;
-    options.lr = optim.lr;
-    options.milestones = optim.schedule.milestones;
-    options.gamma = optim.schedule.gamma;
-    options.power = optim.schedule.power;
-    options.final_lr = optim.schedule.final_lr;
-    options.warmup_epochs = optim.schedule.warmup_epochs;
-    options.steps_per_epoch = steps_per_epoch_;
-    options.total_steps = config_.train.max_steps > 0 ? config_.train.max_steps
-                                                      : config_.train.epochs * steps_per_epoch_;
-    return options;
 }
 
 size_t Trainer::bytes_needed(const Backend& backend, int lanes, int64_t batch) const {
@@ -357,19 +313,10 @@ void Trainer::save_if_due() {
 
 void Trainer::save() {
     CheckpointContents contents;
-    check_finite(parameters_, slab::weights);
-    append_tensors(contents.model, parameters_, slab::weights);
-    append_tensors(contents.model, statistics_, slab::weights);
-    constexpr std::string_view mean = "running_mean";
-    for (const TensorInfo& tensor : statistics_.table().tensors())
-        if (tensor.name.ends_with(mean))
-            contents.model.push_back(
-                {tensor.name.substr(0, tensor.name.size() - mean.size()) + "num_batches_tracked",
-                 "I64",
-                 {},
-                 std::as_bytes(std::span(&state_.step, 1))});
+    check_finite(parameters_, slab::weights, state_.step);
+    append_model(contents, parameters_, statistics_, state_.step);
     for (const std::string& name : optimizer_->slabs()) {
-        check_finite(parameters_, name);
+        check_finite(parameters_, name, state_.step);
         append_slab(contents.state, parameters_, name, name);
     }
     const bool best =
@@ -380,22 +327,6 @@ void Trainer::save() {
     add_card(contents.metadata, training_data_, training_loader_.options().normalization);
     store_.save(state_.step, contents, best);
     unsaved_ = false;
-}
-
-void Trainer::check_finite(const ParameterArena& arena, std::string_view slab_name) const {
-    const auto finite = [&](const TensorInfo& tensor) {
-        const auto all = [](auto values) {
-            return std::all_of(values.begin(), values.end(),
-                               [](auto value) { return std::isfinite(value); });
-        };
-        return arena.type() == DType::f64 ? all(arena.tensor<double>(slab_name, tensor))
-                                          : all(arena.tensor<float>(slab_name, tensor));
-    };
-    for (const TensorInfo& tensor : arena.table().tensors())
-        if (!finite(tensor))
-            throw Error("after step " + std::to_string(state_.step) + " the " +
-                        std::string(slab_name) + " of '" + tensor.name +
-                        "' are not finite; try a smaller optim.lr or a warm-up");
 }
 
 ExitCode Trainer::stop_for_signal() {

@@ -40,8 +40,6 @@ class Trainer {
 
   private:
     // Before training.
-    std::optional<Checkpoint> checkpoint_to_resume();
-    ScheduleOptions schedule_options() const;
     ParameterArena make_parameters();
     void check_memory();
     size_t bytes_needed(const Backend& backend, int lanes, int64_t batch) const;
@@ -58,7 +56,6 @@ class Trainer {
     bool evaluate_if_due();
     void save_if_due();
     void save();
-    void check_finite(const ParameterArena& arena, std::string_view slab_name) const;
     ExitCode stop_for_signal();
     void summarize();
     void print_profile();

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Runs a cluster of real processes on this machine, each server and worker one of them.
+#
+#   tools/launch_local.sh -s 2 -n 4 --config resnet20.yaml [more arguments of trainer]
+#
+# -s and -n set distributed.servers and distributed.workers (1 each by themselves). Shows what
+# server 0 says; every process has its own log in log.dir. SIGTERM and SIGINT stop the run with a
+# checkpoint. When one process fails the others are stopped, and its exit code is this script's.
+# The program is $TRAINER, else the trainer here, in the newest build beside this script, or in PATH.
+set -u
+
+servers=1 workers=1
+arguments=()
+while (($# > 0)); do
+    case $1 in
+        -s) servers=${2:-} && shift ;;
+        -n) workers=${2:-} && shift ;;
+        -s*) servers=${1#-s} ;;
+        -n*) workers=${1#-n} ;;
+        *) arguments+=("$1") ;;
+    esac
+    shift
+done
+[[ $servers =~ ^[1-9][0-9]*$ && $workers =~ ^[1-9][0-9]*$ ]] ||
+    { echo "launch_local: error: -s $servers -n $workers: give whole numbers from 1 on" >&2; exit 2; }
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+trainer=${TRAINER:-}
+if [[ -z $trainer && -x ./trainer ]]; then
+    trainer=./trainer
+fi
+if [[ -z $trainer ]]; then
+    trainer=$(ls -t "$root"/build/tools/trainer/trainer "$root"/build/*/tools/trainer/trainer \
+        2>/dev/null | head -n 1)
+fi
+trainer=${trainer:-$(command -v trainer)}
+[[ -x $trainer ]] ||
+    { echo "launch_local: error: no trainer found; build it, or set TRAINER to its path" >&2; exit 2; }
+
+arguments+=(--set "distributed.servers=$servers" --set "distributed.workers=$workers")
+config=$("$trainer" "${arguments[@]}" --print-config) || exit $?
+if grep -q '^threads: auto' <<<"$config"; then
+    threads=$(($(nproc) / workers))
+    arguments+=(--set "threads=$((threads > 0 ? threads : 1))")
+fi
+
+output=$(mktemp -d) || exit 1
+pids=()
+declare -A names=() running=()
+
+start() { # name, arguments...
+    local name=$1
+    shift
+    # In a session of its own: a terminal's Ctrl-C reaches it once, through this script.
+    setsid "$trainer" "${arguments[@]}" "$@" >"$output/$name" 2>&1 </dev/null &
+    pids+=($!)
+    names[$!]=$name
+    running[$!]=1
+}
+
+stop_all() { # signal
+    ((${#running[@]} == 0)) || kill -s "$1" "${!running[@]}" 2>/dev/null
+}
+trap 'stop_all TERM' TERM INT
+trap 'stop_all KILL; rm -rf "$output"' EXIT
+
+failure=0 interrupted=0 killer=
+ended() { # pid, exit code
+    unset "running[$1]"
+    if (($2 == 75)); then
+        interrupted=1
+    elif (($2 != 0 && failure == 0)); then
+        failure=$2
+        echo "launch_local: ${names[$1]} (process $1) has ended with exit code $2:" >&2
+        tail -n 3 "$output/${names[$1]}" >&2
+        stop_all TERM
+        if ((${#running[@]} > 0)); then
+            (trap - TERM INT EXIT; sleep 10; kill -s KILL "${!running[@]}") 2>/dev/null &
+            killer=$!
+        fi
+    fi
+}
+
+addresses=()
+for ((s = 0; s < servers; ++s)); do
+    start "server$s" --role=server --rank="$s" --listen=127.0.0.1:0
+done
+for ((s = 0; s < servers; ++s)); do
+    address=
+    until [[ -n $address ]]; do
+        address=$(sed -n 's/^server  *listens at .*, others call it //p' "$output/server$s")
+        if [[ -z $address ]] && ! kill -0 "${pids[s]}" 2>/dev/null; then
+            wait "${pids[s]}"
+            ended "${pids[s]}" $?
+            exit "$failure"
+        fi
+        [[ -n $address ]] || sleep 0.02
+    done
+    addresses+=("$address")
+done
+tail -n +1 -s 0.1 -f --pid="${pids[0]}" "$output/server0" &
+viewer=$!
+list=$(IFS=,; echo "${addresses[*]}")
+for ((i = 0; i < workers; ++i)); do
+    start "worker$i" --role=worker --rank="$i" --servers="$list"
+done
+
+while ((${#running[@]} > 0)); do
+    pid=
+    wait -n -p pid "${!running[@]}"
+    code=$?
+    [[ -z ${pid:-} ]] || ended "$pid" "$code"
+done
+[[ -z $killer ]] || kill "$killer" 2>/dev/null
+wait "$viewer"
+((failure == 0)) || exit "$failure"
+((interrupted)) && exit 75
+exit 0

@@ -1,0 +1,288 @@
+#include "tools/trainer/cluster.h"
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/link.h"
+#include "optim/server.h"
+#include "tools/trainer/cluster_plan.h"
+#include "tools/trainer/cluster_worker.h"
+#include "tools/trainer/coordinator.h"
+#include "tools/trainer/process_log.h"
+#include "tools/trainer/setup.h"
+#include "tools/trainer/signals.h"
+
+namespace trainer {
+namespace {
+
+using Log = std::function<void(const std::string&)>;
+
+constexpr std::chrono::milliseconds signal_poll{100};
+
+/// One server: its part of the model, and what listens for workers.
+class ServerNode {
+  public:
+    ServerNode(const Config& config, const ClusterPlan& plan, const Dataset& training)
+        : config_(config),
+          plan_(plan),
+          arena_(plan.network.parameters(), DType::f32, plan.server_slabs()),
+          coordinator_(config, plan, training, arena_),
+          server_(plan.variant.shard, *plan.optimizer, arena_, &coordinator_) {}
+
+    void listen(std::unique_ptr<Transport> transport, const std::string& address, int index,
+                Log log) {
+        ServerOptions options;
+        options.listen = address;
+        options.index = index;
+        options.workers = config_.distributed.workers;
+        options.cuts = plan_.cuts;
+        options.terms = plan_.terms;
+        options.timeout = comm_timeout(config_);
+        options.log = std::move(log);
+        endpoint_ =
+            std::make_unique<ServerEndpoint>(std::move(transport), std::move(options), server_);
+        server_.attach(*endpoint_);
+        coordinator_.attach(server_, *endpoint_);
+    }
+
+    /// Whether all workers have left; throws what has ended the run.
+    bool wait_finished(std::chrono::milliseconds timeout) {
+        return endpoint_->wait_finished(timeout);
+    }
+
+    /// After this nothing of it runs any more.
+    void close() { endpoint_.reset(); }
+
+    ServerEndpoint& endpoint() { return *endpoint_; }
+    JobCoordinator& coordinator() { return coordinator_; }
+
+  private:
+    const Config& config_;
+    const ClusterPlan& plan_;
+    ParameterArena arena_;
+    JobCoordinator coordinator_;
+    Server server_;
+    std::unique_ptr<ServerEndpoint> endpoint_;  // first to go: its thread uses the rest
+};
+
+/// The workers of one process, a thread each.
+class WorkerThreads {
+  public:
+    ~WorkerThreads() {
+        for (std::thread& thread : threads_)
+            if (thread.joinable())
+                thread.join();
+    }
+
+    void start(const std::function<void()>& work) {
+        threads_.emplace_back([this, work] {
+            try {
+                work();
+            } catch (...) {
+                const std::lock_guard lock(mutex_);
+                if (!failure_)
+                    failure_ = std::current_exception();
+            }
+        });
+    }
+
+    /// Waits for all; what the first of those that failed threw, or nullptr.
+    std::exception_ptr join() {
+        for (std::thread& thread : threads_)
+            thread.join();
+        return failure_;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::exception_ptr failure_;
+    std::vector<std::thread> threads_;
+};
+
+LinkOptions link_options(const Config& config, const ClusterPlan& plan,
+                         const std::vector<std::string>& servers, int rank) {
+    LinkOptions options;
+    options.servers = servers;
+    options.wished_rank = rank;
+    options.cuts = plan.cuts;
+    options.terms = plan.terms;
+    options.timeout = comm_timeout(config);
+    return options;
+}
+
+std::string text_of(const std::exception_ptr& error) {
+    try {
+        std::rethrow_exception(error);
+    } catch (const std::exception& known) {
+        return known.what();
+    }
+}
+
+void check_rank(const std::optional<int>& rank, int count, const std::string& what) {
+    if (rank && (*rank < 0 || *rank >= count))
+        throw UsageError("--rank " + std::to_string(*rank) + ": the run has " +
+                         std::to_string(count) + " " + what + ", ranks count from 0");
+}
+
+void check_role(const Config& config) {
+    if (config.comm.transport == "inproc")
+        throw UsageError(
+            "comm.transport: inproc is within one process; with --role take auto or "
+            "tcp");
+}
+
+/// Waits until all workers of a server have left; passes signals on to `stop`, each once.
+void serve(ServerNode& node, const StopSignals& signals, const std::function<void(int)>& stop) {
+    bool told = false;
+    while (!node.wait_finished(signal_poll))
+        if (signals.requested() && !std::exchange(told, true))
+            stop(signals.number());
+}
+
+}  // namespace
+
+ExitCode run_cluster_in_process(const Config& config) {
+    const Dataset training = make_dataset(config, Split::train);
+    const Dataset test = make_dataset(config, Split::test);
+    const ClusterPlan plan(config, training);
+    const auto& distributed = config.distributed;
+    const int workers = distributed.workers;
+    const int threads = config.threads.value_or(std::max(1, processors() / workers));
+    const bool own_processors = threads * workers <= processors();
+    const bool sockets = config.comm.transport == "tcp";
+    const auto network = make_inproc_network();
+    const auto transport = [&]() -> std::unique_ptr<Transport> {
+        TransportOptions options = transport_options(config, nullptr);
+        return sockets ? make_socket_transport(options) : make_inproc_transport(network, options);
+    };
+
+    std::vector<std::unique_ptr<ServerNode>> nodes;
+    std::vector<std::string> addresses;
+    for (int s = 0; s < distributed.servers; ++s) {
+        nodes.push_back(std::make_unique<ServerNode>(config, plan, training));
+        const std::string address = !sockets ? "server" + std::to_string(s) + ":0"
+                                    : s == 0 ? config.comm.listen
+                                             : "127.0.0.1:0";
+        nodes.back()->listen(transport(), address, s, nullptr);
+        addresses.push_back(nodes.back()->endpoint().listening().advertised);
+    }
+    JobCoordinator& coordinator = nodes[0]->coordinator();
+    coordinator.open();
+
+    const StopSignals signals;
+    std::exception_ptr failure;
+    {
+        WorkerThreads team;
+        for (int rank = 0; rank < workers; ++rank)
+            team.start([&, rank] {
+                Link link(transport(), link_options(config, plan, addresses, rank));
+                ClusterWorker(config, plan, training, rank == 0 ? &test : nullptr, link,
+                              {.threads = threads,
+                               .first_processor = own_processors ? rank * threads : -1,
+                               .signal = {},
+                               .log = [](const std::string&) {}})
+                    .run();
+            });
+        try {
+            for (const auto& node : nodes)
+                serve(*node, signals, [&](int signal) { coordinator.request_stop(signal); });
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        if (const std::exception_ptr first = team.join())
+            failure = first;
+    }
+    for (const auto& node : nodes)
+        node->close();
+    if (failure) {
+        coordinator.failed(text_of(failure));
+        std::rethrow_exception(failure);
+    }
+    return coordinator.finish();
+}
+
+ExitCode run_server(const Config& config, std::optional<int> rank) {
+    check_role(config);
+    const int servers = config.distributed.servers;
+    check_rank(rank, servers, "servers");
+    ProcessLog log;
+    const Log say = [&](const std::string& line) { log.say(line); };
+    const Dataset training = make_dataset(config, Split::train);
+    const ClusterPlan plan(config, training);
+    ServerNode node(config, plan, training);
+    node.listen(make_socket_transport(transport_options(config, say)), config.comm.listen,
+                servers == 1 ? 0 : rank.value_or(-1), say);
+    const Listening& listening = node.endpoint().listening();
+    log.say("server       listens at " + listening.bound + ", others call it " +
+            listening.advertised);
+    try {
+        node.endpoint().wait_for_workers(comm_timeout(config));
+        const int index = node.endpoint().index();
+        log.open(config, "server" + std::to_string(index));
+        log.say("server       is number " + std::to_string(index) + " of " +
+                std::to_string(servers) + ", all workers are there");
+        const StopSignals signals;
+        serve(node, signals, [&](int signal) {
+            log.say("a signal (" + std::to_string(signal) + ") asks for the run to stop");
+            if (index == 0)
+                return node.coordinator().request_stop(signal);
+            for (int worker = 0; worker < config.distributed.workers; ++worker)
+                node.endpoint().note(worker, 0, std::string(job::stop), {});
+        });
+    } catch (const std::exception& error) {
+        node.close();
+        log.say("failed       " + std::string(error.what()));
+        node.coordinator().failed(error.what());
+        throw;
+    }
+    node.close();
+    const ExitCode code = node.coordinator().finish();
+    log.say("server       all workers have left");
+    return code;
+}
+
+ExitCode run_worker(const Config& config, std::optional<int> rank) {
+    check_role(config);
+    check_rank(rank, config.distributed.workers, "workers");
+    const auto& addresses = config.comm.servers;
+    if (addresses.empty())
+        throw UsageError(
+            "a worker needs the addresses of its servers: --servers=HOST:PORT,… or "
+            "comm.servers");
+    if (static_cast<int>(addresses.size()) != config.distributed.servers)
+        throw UsageError("comm.servers: " + std::to_string(addresses.size()) +
+                         " addresses where distributed.servers is " +
+                         std::to_string(config.distributed.servers) + "; give one for each server");
+    ProcessLog log;
+    const Log say = [&](const std::string& line) { log.say(line); };
+    const Dataset training = make_dataset(config, Split::train);
+    const ClusterPlan plan(config, training);
+    try {
+        Link link(make_socket_transport(transport_options(config, say)),
+                  link_options(config, plan, addresses, rank.value_or(-1)));
+        log.open(config, "worker" + std::to_string(link.rank()));
+        log.say("worker       is number " + std::to_string(link.rank()) + " of " +
+                std::to_string(link.workers()));
+        std::optional<Dataset> test;
+        if (link.rank() == 0)
+            test = make_dataset(config, Split::test);
+        const StopSignals signals;
+        const ExitCode code = ClusterWorker(config, plan, training, test ? &*test : nullptr, link,
+                                            {.threads = computing_threads(config),
+                                             .first_processor = config.threads ? -1 : 0,
+                                             .signal = [&] { return signals.number(); },
+                                             .log = say})
+                                  .run();
+        log.say(code == ExitCode::done ? "worker       is done"
+                                       : "worker       has stopped, as the run was asked to");
+        return code;
+    } catch (const std::exception& error) {
+        log.say("failed       " + std::string(error.what()));
+        throw;
+    }
+}
+
+}  // namespace trainer

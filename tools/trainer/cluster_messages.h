@@ -1,0 +1,150 @@
+// What workers and server 0 say to each other about the run as a whole: calls, notes, their bodies.
+//
+// A body is a fixed record, little endian, and behind it, where it says so, floats. The weights
+// themselves go as optim/server.h has it.
+//
+//   start      call, body: text, the worker's device. Answered by Start once all workers are there.
+//   part       call of worker 0, body: int32 server. Answered by the state that server begins with.
+//   ready      call of worker 0: the other servers have their parts. Answered as start is.
+//   progress   note, Progress: at every log.every_steps-th step, at the end of an epoch, of the run
+//   boundary   call, Boundary: the worker stands at a step at which the run is looked at. Answered
+//              by Verdict when that is done; worker 0's, by the averaged statistics, before.
+//   scored     call of worker 0, Scored: what it has found out of the model there
+//   stop       note to server 0: somebody wants the run to stop. To workers: at the note's step.
+//   ended      note to the other servers, Verdict: how the run has ended
+#pragma once
+
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "engine/backend.h"
+#include "engine/error.h"
+#include "optim/exchange.h"
+
+namespace trainer::job {
+
+inline constexpr std::string_view start = "start";
+inline constexpr std::string_view part = "part";
+inline constexpr std::string_view ready = "ready";
+inline constexpr std::string_view progress = "progress";
+inline constexpr std::string_view boundary = "boundary";
+inline constexpr std::string_view scored = "scored";
+inline constexpr std::string_view stop = "stop";
+inline constexpr std::string_view ended = "ended";
+
+/// At which steps what happens; server 0's config decides it for all.
+struct Rhythm {
+    int64_t steps_per_epoch = 1, total_steps = 1;
+    int64_t eval_every_epochs = 1;
+    int64_t checkpoint_every_epochs = 1, checkpoint_every_steps = 0;
+    int64_t log_every_steps = 50;
+
+    bool is_last(int64_t step) const { return step >= total_steps; }
+    bool ends_epochs(int64_t step, int64_t epochs) const {
+        return epochs > 0 && step > 0 && step % (epochs * steps_per_epoch) == 0;
+    }
+    bool evaluates(int64_t step) const {
+        return is_last(step) || ends_epochs(step, eval_every_epochs);
+    }
+    /// A checkpoint whatever the score.
+    bool saves(int64_t step) const {
+        return is_last(step) || ends_epochs(step, checkpoint_every_epochs) ||
+               (checkpoint_every_steps > 0 && step % checkpoint_every_steps == 0);
+    }
+    /// One if the score is the best so far.
+    bool saves_best(int64_t step) const {
+        return evaluates(step) && (checkpoint_every_epochs > 0 || checkpoint_every_steps > 0);
+    }
+    bool has_boundary(int64_t step) const { return evaluates(step) || saves(step); }
+    bool logs_window(int64_t step) const { return step % log_every_steps == 0; }
+    bool logs_epoch(int64_t step) const { return is_last(step) || ends_epochs(step, 1); }
+};
+
+/// One worker's time and images, over some steps.
+struct Spent {
+    double step_s = 0;  ///< in training steps, all of it
+    double data_wait_s = 0;
+    double wait_s = 0;  ///< blocked by pushes and pulls
+    int64_t images = 0;
+    int64_t steps = 0;
+
+    friend Spent operator-(Spent a, const Spent& b) {
+        return {a.step_s - b.step_s, a.data_wait_s - b.data_wait_s, a.wait_s - b.wait_s,
+                a.images - b.images, a.steps - b.steps};
+    }
+};
+
+/// What a worker has to say at a step; window and epoch where the Rhythm logs them.
+struct Progress {
+    LossSums window, epoch;
+    Spent window_spent, epoch_spent, total;
+    LinkCounters window_link;  ///< since the last window
+};
+
+/// What a worker keeps of its own, besides slabs and running statistics.
+struct WorkerState {
+    int64_t step = 0, pulled_step = 0, pull_pending = 0;  ///< ExchangeState
+    LossSums window, epoch;                               ///< since the last records of them
+
+    ExchangeState exchange() const { return {step, pulled_step, pull_pending != 0}; }
+};
+
+/// Followed by the running statistics, and unless fresh by the worker's slabs (worker_slabs()).
+struct Start {
+    Rhythm rhythm;
+    WorkerState state;
+    int64_t fresh = 1;
+    int64_t boundary_first = 0;  ///< the run is looked at before the first step
+    int64_t nothing_left = 0;
+};
+
+/// Followed by the running statistics, and where `with_slabs` by the worker's slabs.
+struct Boundary {
+    WorkerState state;
+    Spent total;
+    int64_t with_slabs = 0;
+};
+
+/// Followed, where slabs were sent, by what each server but 0 answers to call::slabs, in order.
+struct Scored {
+    int64_t evaluated = 0;
+    LossSums sums;
+    double seconds = 0;
+};
+
+struct Verdict {
+    int64_t stop = 0;  ///< by a signal, with a checkpoint written
+};
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T& record) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    return std::as_bytes(std::span(&record, 1));
+}
+
+/// The record that a body begins with, and the bytes behind it. Throws Error where it is too short.
+template <typename T>
+T take(std::span<const std::byte>& body) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (body.size() < sizeof(T))
+        throw Error("a message of " + std::to_string(body.size()) + " bytes where " +
+                    std::to_string(sizeof(T)) + " were expected: is every process of one build?");
+    T record;
+    std::memcpy(&record, body.data(), sizeof(T));
+    body = body.subspan(sizeof(T));
+    return record;
+}
+
+/// Takes a slab's bytes off the front of `body` and copies them into `slab`.
+inline void take_slab(std::span<const std::byte>& body, std::span<float> slab) {
+    if (body.size() < slab.size_bytes())
+        throw Error("a message ends within a slab: is every process of one build?");
+    std::memcpy(slab.data(), body.data(), slab.size_bytes());
+    body = body.subspan(slab.size_bytes());
+}
+
+}  // namespace trainer::job

@@ -1,0 +1,79 @@
+// ClusterWorker: one worker of a cluster, from its start to its good-bye; worker 0 also evaluates.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/link.h"
+#include "data/loader.h"
+#include "optim/worker.h"
+#include "tools/trainer/cluster_messages.h"
+#include "tools/trainer/cluster_plan.h"
+#include "tools/trainer/command_line.h"
+#include "tools/trainer/evaluator.h"
+
+namespace trainer {
+
+struct ClusterWorkerOptions {
+    int threads = 1;                ///< computing ones
+    int first_processor = -1;       ///< theirs alone are so many from it on; -1: no matter which
+    std::function<int()> signal{};  ///< number of one that asks to stop; 0: none
+    std::function<void(const std::string&)> log{};  ///< one line for people
+};
+
+class ClusterWorker {
+  public:
+    /// All outlive the worker. `test` is worker 0's, nullptr for others.
+    ClusterWorker(const Config& config, const ClusterPlan& plan, const Dataset& training,
+                  const Dataset* test, Link& link, const ClusterWorkerOptions& options);
+    ~ClusterWorker();
+
+    /// Trains to the end of the run, or to a stop, and takes leave. An Error ends the link too.
+    ExitCode run();
+
+  private:
+    /// Of worker 0: one version of the model, apart from what is being trained.
+    struct Scorer;
+
+    ExitCode train();
+    job::Start start();
+    void share_out(int64_t step);
+    void adopt(const job::Start& start, std::span<const std::byte> body);
+    void hear_of_stops();
+    void step();
+    void report_progress();
+    /// Whether the run stops there.
+    bool boundary();
+    void score(std::span<const std::byte> statistics, bool evaluates, bool with_slabs,
+               PooledBytes& verdict);
+    void leave(bool stopped);
+
+    std::unique_ptr<Backend> make_own_backend() const;
+    job::WorkerState state() const;
+    job::Spent spent() const;
+
+    const Config& config_;
+    const ClusterPlan& plan_;
+    Link& link_;
+    ClusterWorkerOptions options_;
+    Loader loader_;  // before the backend, which may bind this thread to processors
+    std::unique_ptr<Loader> test_loader_;
+    std::unique_ptr<Backend> backend_;
+    ParameterArena parameters_, statistics_;
+    Exchange exchange_;
+    Worker worker_;
+    std::unique_ptr<Scorer> scorer_;
+
+    job::Rhythm rhythm_;
+    LossSums window_, epoch_;  // since the last records of them
+    job::Spent spent_, window_start_, epoch_start_;
+    LinkCounters window_link_;
+    int64_t stop_at_ = -1;
+    bool told_signal_ = false;
+};
+
+}  // namespace trainer
