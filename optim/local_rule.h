@@ -28,7 +28,7 @@ inline constexpr std::string_view local_momentum = "local_momentum";
 }  // namespace slab
 
 struct LocalRuleOptions {
-    std::string rule = "sgd";  ///< sgd | dc | glu | momentum
+    std::string rule = "auto";  ///< sgd | dc | glu | momentum; a variant resolves auto
     double weight_decay = 0;   ///< λ
     bool decay_bn_bias = true;
     double alpha = 2.0;       ///< glu: weight of the worker's gradient

@@ -22,7 +22,7 @@ struct VariantOptions {
     int64_t staleness = 3;     ///< s of ssp
     int64_t local_steps = 8;   ///< H of localsgd
     int max_inflight = 2;
-    LocalRuleOptions local{.rule = "auto"};
+    LocalRuleOptions local{};
     std::optional<double> local_lr{};
     double dc_lambda = 0.04, dc_lambda0 = 2.0, dc_m = 0.95;
     std::string codec = "auto";         ///< auto | raw | fp16 | bf16 | 2bit
