@@ -10,9 +10,14 @@ LocalRule::LocalRule(const LocalRuleOptions& options, const TensorTable& table,
       uses_global_gradient_(uses_global_gradient),
       uses_momentum_(uses_momentum) {
     for (const TensorInfo& tensor : table.tensors()) {
+        if (std::ranges::any_of(options.frozen, [&](const std::string& beginning) {
+                return tensor.name.starts_with(beginning);
+            }))
+            continue;
         const bool decays = tensor.decay || options.decay_bn_bias;
         const auto decay = static_cast<float>(decays ? options.weight_decay : 0);
-        if (!parts_.empty() && parts_.back().decay == decay)
+        if (!parts_.empty() && parts_.back().decay == decay &&
+            parts_.back().range.end() == tensor.offset)
             parts_.back().range.count += tensor.size();
         else
             parts_.push_back({tensor.range(), decay});

@@ -29,13 +29,14 @@ inline constexpr std::string_view local_momentum = "local_momentum";
 
 struct LocalRuleOptions {
     std::string rule = "auto";  ///< sgd | dc | glu | momentum; a variant resolves auto
-    double weight_decay = 0;   ///< λ
+    double weight_decay = 0;    ///< λ
     bool decay_bn_bias = true;
-    double alpha = 2.0;       ///< glu: weight of the worker's gradient
-    double beta = 0.5;        ///< glu: weight of ĝ
-    double lambda_dc = 0.04;  ///< dc
-    double momentum = 0.9;    ///< momentum: μ
-    bool seeded = false;      ///< momentum: u := ĝ where a pull is adopted
+    double alpha = 2.0;                 ///< glu: weight of the worker's gradient
+    double beta = 0.5;                  ///< glu: weight of ĝ
+    double lambda_dc = 0.04;            ///< dc
+    double momentum = 0.9;              ///< momentum: μ
+    bool seeded = false;                ///< momentum: u := ĝ where a pull is adopted
+    std::vector<std::string> frozen{};  ///< tensors whose names start so are never changed
 };
 
 class LocalRule {

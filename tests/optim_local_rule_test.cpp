@@ -124,6 +124,17 @@ TEST(LocalRule, RangesTogetherAreTheWhole) {
     }
 }
 
+TEST(LocalRule, FrozenTensorsAreHeldStill) {
+    for (const std::string name : {"sgd", "dc", "glu", "momentum"}) {
+        LocalRuleOptions options{.rule = name};
+        options.frozen = {"w"};
+        Worker worker(options);
+        worker.step({1, 1}, 0.1);
+        EXPECT_EQ(worker.weight(0), 1) << name;
+        EXPECT_NE(worker.weight(1), 2) << name;
+    }
+}
+
 TEST(LocalRule, UnknownNameIsRefused) {
     EXPECT_THROW(make_local_rule({.rule = "adam"}, Worker::table()), UsageError);
 }

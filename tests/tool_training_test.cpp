@@ -461,6 +461,25 @@ TEST_F(TrainingTest, StartsFromAModelOfAnotherHead) {
     expect_part(wrong.text, "has no tensor 'layer1.3.conv1.weight'");
 }
 
+TEST_F(TrainingTest, FrozenTensorsAreHeldStill) {
+    const auto tensor = [&](int64_t step, const std::string& name, const Shape& shape) {
+        const Checkpoint checkpoint = Checkpoint::open(dir("a") / ("step-" + std::to_string(step)));
+        std::vector<float> values(static_cast<size_t>(element_count(shape)));
+        checkpoint.model.read(name, shape, std::span<float>(values));
+        return values;
+    };
+    ASSERT_EQ(run("a", {"--set", "model.freeze=[conv1, layer1.0.]", "--set", "train.max_steps=3",
+                        "--set", "checkpoint.every_steps=1"})
+                  .code,
+              0);
+    EXPECT_EQ(tensor(3, "conv1.weight", {16, 3, 3, 3}), tensor(1, "conv1.weight", {16, 3, 3, 3}));
+    EXPECT_EQ(tensor(3, "layer1.0.bn2.bias", {16}), tensor(1, "layer1.0.bn2.bias", {16}));
+    EXPECT_NE(tensor(3, "layer1.1.bn2.bias", {16}), tensor(1, "layer1.1.bn2.bias", {16}));
+    const Outcome wrong = run("b", {"--set", "model.freeze=[layre1.]"});
+    EXPECT_EQ(wrong.code, 2);
+    expect_part(wrong.text, "model.freeze: no tensor's name begins with 'layre1.'");
+}
+
 TEST_F(TrainingTest, InDoubleTheSameThroughAResume) {
     const auto config_of = [&](const std::string& run, int64_t steps) {
         return load_config(

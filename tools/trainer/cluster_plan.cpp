@@ -20,6 +20,7 @@ VariantOptions variant_options(const Config& config) {
     options.local.rule = distributed.local.rule;
     options.local.weight_decay = config.optim.weight_decay;
     options.local.decay_bn_bias = config.optim.decay_bn_bias;
+    options.local.frozen = config.model.freeze;
     options.local.alpha = distributed.local.alpha;
     options.local.beta = distributed.local.beta;
     options.local.lambda_dc = distributed.local.lambda_dc;

@@ -29,6 +29,8 @@ struct Config {
         std::string name;  ///< required
         int num_classes = 10;
         std::string init;  ///< a model.safetensors to start from; empty: drawn from the seed
+        std::vector<std::string> freeze;  ///< tensors whose names start so are held still
+        bool zero_last_gamma = false;     ///< ResNets: blocks begin as the identity
     } model;
 
     struct Data {

@@ -36,6 +36,11 @@ std::vector<Key> run_and_model_keys(Config& c) {
         key("model.name", c.model.name, one_of(model_names()), result, "required"),
         key("model.num_classes", c.model.num_classes, integer(1, 1'000'000), result, ""),
         key("model.init", c.model.init, text(true), result, "a model.safetensors to start from"),
+        key("model.freeze", c.model.freeze,
+            list_of(text(false), "a list of beginnings of tensor names"), result,
+            "tensors that are held still"),
+        key("model.zero_last_gamma", c.model.zero_last_gamma, boolean(), result,
+            "ResNets: every block begins as the identity"),
     };
 }
 

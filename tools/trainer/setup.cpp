@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "engine/checkpoint.h"
+#include "engine/nearest.h"
 #include "models/models.h"
 
 namespace trainer {
@@ -106,6 +107,7 @@ OptimizerOptions optimizer_options(const Config& config) {
     options.momentum = config.optim.momentum;
     options.weight_decay = config.optim.weight_decay;
     options.decay_bn_bias = config.optim.decay_bn_bias;
+    options.frozen = config.model.freeze;
     return options;
 }
 
@@ -153,13 +155,36 @@ std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType>
 #endif
 }
 
+namespace {
+
+// A beginning that no tensor has would freeze nothing, silently.
+void check_frozen(const TensorTable& table, const std::vector<std::string>& freeze) {
+    for (const std::string& beginning : freeze) {
+        const auto& tensors = table.tensors();
+        if (std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
+                return tensor.name.starts_with(beginning);
+            }))
+            continue;
+        std::vector<std::string> names;
+        for (const TensorInfo& tensor : tensors)
+            names.push_back(tensor.name);
+        throw UsageError("model.freeze: no tensor's name begins with '" + beginning +
+                         "'; did you mean " + nearest_name(beginning, names) + "?");
+    }
+}
+
+}  // namespace
+
 Network make_network(const Config& config, const Dataset& dataset) {
     ModelOptions options;
     options.num_classes = config.model.num_classes;
     options.channels = dataset.channels;
     options.height = dataset.height;
     options.width = dataset.width;
-    return build_model(config.model.name, options);
+    options.zero_last_gamma = config.model.zero_last_gamma;
+    Network network = build_model(config.model.name, options);
+    check_frozen(network.parameters(), config.model.freeze);
+    return network;
 }
 
 int64_t free_memory() {
