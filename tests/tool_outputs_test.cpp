@@ -216,8 +216,8 @@ TEST(CommandLineOfModels, ExportAndPredict) {
     EXPECT_TRUE(refusal({"export", "--onnx", "o"}).starts_with("export: which checkpoint?"));
     EXPECT_TRUE(refusal({"export", "--checkpoint", "c"}).starts_with("export: to which file?"));
     EXPECT_TRUE(refusal({"predict", "--checkpoint", "c"}).starts_with("predict: which images?"));
-    EXPECT_EQ(refusal({"export", "--checkpoint", "c", "--onnx", "o", "--fold"}),
-              "--fold: unknown option; did you mean --fold-bn?");
+    EXPECT_EQ(refusal({"export", "--checkpoint", "c", "--onnx", "o", "--fold-b"}),
+              "--fold-b: unknown option; did you mean --fold-bn?");
     EXPECT_NE(refusal({"--config", "a.yaml", "--metrics-port=70000"}), "");
 }
 
