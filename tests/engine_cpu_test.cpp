@@ -568,6 +568,30 @@ TEST_P(CpuOperation, agrees_with_the_reference_in_bf16) {
     check_precision(Precision::bf16, GetParam().bf16);
 }
 
+// Sums of plain squares would lose the variance behind a mean a thousand times as large.
+TEST(CpuBatchNorm, keeps_a_small_variance_around_a_large_mean) {
+    Network network;
+    network.batch_norm("bn", activation(network, {16, 9, 9}), {});
+    const NodeId id = network.output();
+    Data data;
+    data.inputs = {random_values(6 * 16 * 81, 1, false)};
+    for (double& value : data.inputs[0])
+        value = static_cast<double>(static_cast<float>(1000 + value));
+    data.output_gradients = {random_values(6 * 16 * 81, 2, false)};
+    data.weights = Values(32, 1.0);
+    data.statistics = Values(32, 1.0);
+    const auto reference = make_reference_backend(DType::f64);
+    const Result truth = Bench(*reference, network, id, 6, true).run(data);
+    for (const int lanes : {1, 3}) {
+        const auto backend = make_cpu_backend(lanes, Precision::fp32, false);
+        const Result result = Bench(*backend, network, id, 6, true).run(data);
+        EXPECT_LE(relative_error(result.output, truth.output), 5e-5);  // the mean as a float
+        EXPECT_LE(relative_error(result.statistics, truth.statistics), 1e-6);
+        EXPECT_LE(relative_error(result.input_gradients[0], truth.input_gradients[0]), 5e-5);
+        EXPECT_LE(relative_error(result.weight_gradients, truth.weight_gradients), 5e-5);
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CpuOperation, testing::ValuesIn(all_cases()),
                          [](const auto& instance) { return instance.param.name; });
 

@@ -29,7 +29,6 @@ class BatchNorm final : public PlainOperation {
         double count = 0;                      // values a channel of this lane
         std::vector<double> mean, squares;     // of this lane's x: mean, sum of squared deviations
         std::vector<double> g_sum, g_product;  // of this lane's g: see add_gradient_sums
-        std::vector<double> work;
         std::vector<float> center, scale, shift, inverse_std;  // of the whole batch
         std::vector<float> dx_scale, dx_slope, dx_offset;
         std::vector<const T*> gradients;
