@@ -69,11 +69,12 @@ struct Pair {
     std::unique_ptr<Transport> client;
 };
 
-/// How long a payload takes from send() until it is there; the best of three, since this machine
+/// How long a payload takes from send() until it is there; the best of many, since this machine
 /// may be busy with other things but a link cannot be early.
-double trip_ms(Connection& from, Pair::Arrivals& to, std::span<const std::byte> payload) {
+double trip_ms(Connection& from, Pair::Arrivals& to, std::span<const std::byte> payload,
+               int tries = 15) {
     double best = 1e9;
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < tries; ++i) {
         Completions completions;
         Header header;
         header.kind = MessageKind::push;
@@ -119,32 +120,37 @@ TEST_P(EmulationTest, BothTogetherAndBothWaysAtOnce) {
 TEST_P(EmulationTest, MessagesQueueBehindEachOtherInOrder) {
     Pair pair(GetParam(), {.bytes_per_second = 10e6, .latency = 10ms});
     const auto payload = pattern(50'000, 1);  // 5 ms each
-    Completions completions;
-    const auto begin = Clock::now();
-    for (int i = 0; i < 10; ++i) {
-        Header header;
-        header.kind = MessageKind::push;
-        header.step = i;
-        header.payload = payload.size();
-        pair.to_server->send(header, {std::span(payload)}, completions.one());
+    double sending = 1e9, all_there = 1e9;    // the best of five
+    for (int attempt = 0; attempt < 5; ++attempt) {
+        Completions completions;
+        const auto begin = Clock::now();
+        for (int i = 0; i < 10; ++i) {
+            Header header;
+            header.kind = MessageKind::push;
+            header.step = i;
+            header.payload = payload.size();
+            pair.to_server->send(header, {std::span(payload)}, completions.one());
+        }
+        sending = std::min(sending, ms(Clock::now() - begin));
+        for (int i = 0; i < 10; ++i) {
+            const auto message = pair.at_server->next();
+            EXPECT_EQ(message.header.step, i);
+            EXPECT_EQ(message.payload, payload);
+            EXPECT_GT(ms(Clock::now() - begin), 10 + 5 * (i + 1) - 0.1);  // never early
+        }
+        all_there = std::min(all_there, ms(pair.at_server->at.load() - begin));
+        EXPECT_TRUE(completions.wait());
+        EXPECT_EQ(completions.sent(), 10);
     }
-    EXPECT_LT(ms(Clock::now() - begin), 10);  // send() itself does not wait
-    for (int i = 0; i < 10; ++i) {
-        const auto message = pair.at_server->next();
-        EXPECT_EQ(message.header.step, i);
-        EXPECT_EQ(message.payload, payload);
-        EXPECT_GT(ms(Clock::now() - begin), 10 + 5 * (i + 1) - 0.1);  // never early
-    }
-    EXPECT_NEAR(ms(pair.at_server->at.load() - begin), 60, 6);
-    EXPECT_TRUE(completions.wait());
-    EXPECT_EQ(completions.sent(), 10);
+    EXPECT_LT(sending, 10);  // send() itself does not wait
+    EXPECT_NEAR(all_there, 60, 6);
 }
 
 TEST_P(EmulationTest, WaitingCostsNoProcessorTime) {
     Pair pair(GetParam(), {.bytes_per_second = 5e6});
     const auto payload = pattern(1'000'000, 1);  // 200 ms
     const std::clock_t before = std::clock();
-    trip_ms(*pair.to_server, *pair.at_server, payload);  // three times
+    trip_ms(*pair.to_server, *pair.at_server, payload, 3);
     const double busy = 1e3 * static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
     EXPECT_LT(busy, 200) << "of 600 ms";
 }
