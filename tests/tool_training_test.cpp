@@ -247,17 +247,22 @@ TEST_F(TrainingTest, WhatARunLeaves) {
 }
 
 TEST_F(TrainingTest, KilledTenTimesAndResumed) {
-    const auto begin = std::chrono::steady_clock::now();
+    using Clock = std::chrono::steady_clock;
+    const auto begin = Clock::now();
     const Outcome whole = run("whole");
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     ASSERT_EQ(whole.code, 0) << whole.text;
     int inside = 0;
     Random random{static_cast<uint64_t>(getpid())};
     for (int kills = 0; kills < 10;) {
         const pid_t child = start("killed", {});
-        // Some kills before the first step, most after a few of them.
-        std::this_thread::sleep_for(std::chrono::duration<double>(seconds * random.uniform() / 6));
+        // Up to three checkpoints further and then anywhere in the next step: some kills before
+        // the first one, most after a few.
+        const auto target = latest("killed") + static_cast<int64_t>(random.below(4));
+        const auto give_up = Clock::now() + std::chrono::seconds(60);
+        while (latest("killed") < target && Clock::now() < give_up)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::this_thread::sleep_for(std::chrono::duration<double>(seconds * random.uniform() / 33));
         kill(child, SIGKILL);
         const Outcome outcome = wait_for(child);
         if (outcome.code == 0) {  // a machine that is suddenly faster: from the start again

@@ -47,7 +47,8 @@ void add_cluster_options(CLI::App& app, CommandLine& line) {
 /// What is said of a role must be there, and fit it.
 void check_cluster_options(const CommandLine& line) {
     const auto needs = [&](bool given, const std::string& option, const std::string& role) {
-        if (given && line.role != role && !(role.empty() && !line.role.empty()))
+        const bool fits = role.empty() ? !line.role.empty() : line.role == role;
+        if (given && !fits)
             throw UsageError(option + ": goes with --role" + (role.empty() ? "" : "=" + role));
     };
     needs(!line.listen.empty(), "--listen", "server");
