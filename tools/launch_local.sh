@@ -109,7 +109,17 @@ while ((${#running[@]} > 0)); do
     pid=
     wait -n -p pid "${!running[@]}"
     code=$?
-    [[ -z ${pid:-} ]] || ended "$pid" "$code"
+    if [[ -n ${pid:-} ]]; then
+        ended "$pid" "$code"
+        continue
+    fi
+    # A signal came first, or bash has taken note of an end before it was waited for: ask each.
+    for pid in "${!running[@]}"; do
+        kill -0 "$pid" 2>/dev/null && continue
+        wait "$pid"
+        ended "$pid" $?
+    done
+    sleep 0.05
 done
 [[ -z $killer ]] || kill "$killer" 2>/dev/null
 wait "$viewer"
