@@ -60,6 +60,8 @@ model:
   name: resnet20
   num_classes: 10
   init: ""
+  freeze: []
+  zero_last_gamma: false
 data:
   dataset: cifar10
   dir: data/cifar10
@@ -148,7 +150,8 @@ device: cuda:3
 precision: bf16
 deterministic: false
 threads: 7
-model: {name: vgg16_bn, num_classes: 1000, init: "a dir/model #1: \"x\".safetensors"}
+model: {name: vgg16_bn, num_classes: 1000, init: "a dir/model #1: \"x\".safetensors",
+        freeze: [features.0., "classifier"], zero_last_gamma: true}
 data:
   dataset: imagenet
   dir: /data/image net
@@ -198,6 +201,8 @@ TEST(Config, EveryKeyIsReadAndPrintsBack) {
     EXPECT_EQ(config.seed, 9223372036854775807u);
     EXPECT_EQ(config.threads, 7);
     EXPECT_EQ(config.model.init, "a dir/model #1: \"x\".safetensors");
+    EXPECT_EQ(config.model.freeze, (std::vector<std::string>{"features.0.", "classifier"}));
+    EXPECT_TRUE(config.model.zero_last_gamma);
     EXPECT_EQ(config.data.mean, (std::vector<double>{0.5, 0.25, 0.001}));
     EXPECT_EQ(config.data.std, std::vector<double>{1.0 / 3});
     EXPECT_EQ(config.train.max_steps, 5000000000);

@@ -18,7 +18,7 @@ commands() {
 # The command, short: what it writes goes to the scratch folder, and training stops early.
 cut_short() {
     local command=${1//runs\//$scratch/runs/}
-    if [[ $command =~ ^(tools/train\.sh|\./trainer)\ .*--config[\ =]([A-Za-z0-9_/]+)\.yaml ]] &&
+    if [[ $command =~ ^(tools/train\.sh|tools/launch_local\.sh|\./trainer)\ .*--config[\ =]([A-Za-z0-9_/]+)\.yaml ]] &&
         [[ $command != *--print-config* ]]; then
         local run=$scratch/runs/${BASH_REMATCH[2]##*/}
         command+=" --set checkpoint.dir=$run --set log.dir=$run"
@@ -32,7 +32,8 @@ reason_to_skip() {
     case $1 in
         *tools/test.sh* | .ci/run*) echo "it is what runs this" ;;
         git\ * | cd\ * | sudo\ *) echo "it changes more than this folder" ;;
-        "./trainer "*resnet20.yaml* | "./trainer "*resnet20_quick.yaml*)
+        *fashion_mnist*) ;;
+        "./trainer "*resnet20*.yaml* | "tools/launch_local.sh "*resnet20*.yaml*)
             [[ $1 == *--print-config* ]] || [ -n "$(find data/cifar10 -name test_batch.bin 2>/dev/null)" ] ||
                 echo "no CIFAR-10 here" ;;
     esac

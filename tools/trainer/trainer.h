@@ -67,6 +67,7 @@ class Trainer {
 
     const Config& config_;
     TrainerOptions options_;
+    StopSignals signals_;  // first, so that a signal while data is read stops the run in good order
     RunLog log_;
     CheckpointStore store_;
     std::optional<Checkpoint> resumed_;
@@ -81,7 +82,6 @@ class Trainer {
     ParameterArena parameters_, statistics_;
     Worker worker_;
     Evaluator evaluator_;
-    StopSignals signals_;
 
     RunState state_;
     bool unsaved_ = true;  // there is more in state_ than in the newest checkpoint
