@@ -16,7 +16,8 @@ Context::Context(int lane_count, Precision arithmetic)
 namespace {
 
 // Whether an image is read as it came. It has at most three channels, and only linear layers and
-// convolutions read it: in bf16, and without AVX-512, oneDNN's take three channels only.
+// convolutions read it: in bf16, and without AVX-512, oneDNN's take three channels only, and in
+// bf16 only where their outputs fill whole blocks (LeNet's six fall to its reference code).
 bool stays_plain(const Context& context, const Network& network, const Node& input) {
     const int64_t channels = input.shape[0];
     const bool convolutions =
@@ -27,7 +28,9 @@ bool stays_plain(const Context& context, const Network& network, const Node& inp
                    std::any_of(node.inputs.begin(), node.inputs.end(),
                                [&](NodeId id) { return &network.node(id) == &input; });
                return !reads || node.kind == Kind::linear ||
-                      (node.kind == Kind::convolution && convolutions);
+                      (node.kind == Kind::convolution && convolutions &&
+                       (context.precision == Precision::fp32 ||
+                        node.shape[0] % context.block == 0));
            });
 }
 
