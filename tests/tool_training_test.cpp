@@ -474,7 +474,8 @@ TEST_F(TrainingTest, FrozenTensorsAreHeldStill) {
         return values;
     };
     ASSERT_EQ(run("a", {"--set", "model.freeze=[conv1, layer1.0.]", "--set", "train.max_steps=3",
-                        "--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep=9"})
+                        "--set", "optim.schedule={type: constant, warmup_epochs: 0}", "--set",
+                        "checkpoint.every_steps=1", "--set", "checkpoint.keep=9"})
                   .code,
               0);
     EXPECT_EQ(tensor(3, "conv1.weight", {16, 3, 3, 3}), tensor(1, "conv1.weight", {16, 3, 3, 3}));
