@@ -73,6 +73,7 @@ class ServerEndpoint::Session final : public Receiver,
     std::string who;  ///< for people
     int rank = -1;
     Stage stage = Stage::stranger;
+    bool said_bye = false;  // nothing more is to be sent; under the mutex
 
   private:
     ServerEndpoint& endpoint_;
@@ -256,13 +257,18 @@ void ServerEndpoint::left(Session& session) {
         const std::lock_guard lock(mutex_);
         session.stage = Session::Stage::gone;
     }
+    handler_.left(session.rank);
     Header header;
     header.kind = MessageKind::bye;
     header.worker = session.rank;
-    session.connection->send(header, {}, [](bool) {});
+    // Once the last good-bye is out this endpoint may be taken down, and not before: on a shaped
+    // link it takes its time.
+    session.connection->send(header, {}, [this, kept = session.shared_from_this()](bool) {
+        const std::lock_guard lock(mutex_);
+        kept->said_bye = true;
+        changed_.notify_all();
+    });
     session.connection->close("it is done");
-    handler_.left(session.rank);
-    changed_.notify_all();
 }
 
 void ServerEndpoint::lost(Session& session, const std::string& reason) {
@@ -288,6 +294,10 @@ void ServerEndpoint::lost(Session& session, const std::string& reason) {
     } catch (...) {
         fail(std::current_exception());
     }
+    // Only now is it done with: whoever waits for the end must not miss the failure.
+    const std::lock_guard lock(mutex_);
+    session.said_bye = true;
+    changed_.notify_all();
 }
 
 // --- waiting and ending --------------------------------------------------------------------------
@@ -326,7 +336,7 @@ bool ServerEndpoint::wait_finished(std::chrono::milliseconds timeout) {
         if (static_cast<int>(sessions_.size()) != options_.workers)
             return false;
         for (const auto& [rank, session] : sessions_)
-            if (session->stage != Session::Stage::gone)
+            if (session->stage != Session::Stage::gone || !session->said_bye)
                 return false;
         return true;
     };
