@@ -49,6 +49,8 @@ class Server final : public ServerHandler {
     /// Begins at that step with what the arena holds.
     void begin(int64_t step);
 
+    /// Whether it has begun; before that it may have no shard. On the endpoint's thread.
+    bool has_begun() const { return begun_; }
     const Shard& shard() const { return *shard_; }
     /// The latest step that anyone has pushed; -1: none. On the endpoint's thread.
     int64_t newest_push() const { return newest_push_; }

@@ -358,6 +358,7 @@ TEST(Prometheus, AnswersOverHttp) {
         numbers.traffic[0].push_bytes_total = 5e12;
         numbers.traffic[2].wait_s_total = 1.5;
         numbers.traffic[2].staleness = 0.75;
+        numbers.staleness = 1.25;
     });
     const std::string answer = ask(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
@@ -368,7 +369,7 @@ TEST(Prometheus, AnswersOverHttp) {
           "trainer_members{" + run + "} 3\n",
           "trainer_push_bytes_total{" + run + ",worker=\"0\"} 5e+12\n",
           "trainer_wait_seconds_total{" + run + ",worker=\"2\"} 1.5\n",
-          "trainer_staleness{" + run + ",worker=\"2\"} 0.75\n",
+          "trainer_staleness{" + run + "} 1.25\ntrainer_staleness{" + run + ",worker=\"2\"} 0.75\n",
           std::string("# TYPE trainer_push_bytes_total counter\n")})
         EXPECT_NE(answer.find(line), std::string::npos) << line << answer;
     EXPECT_EQ(answer.find("trainer_top1"), std::string::npos) << "not known, not said";

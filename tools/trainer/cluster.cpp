@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "comm/link.h"
+#include "comm/metrics_http.h"
 #include "optim/server.h"
 #include "tools/trainer/cluster_plan.h"
 #include "tools/trainer/cluster_worker.h"
 #include "tools/trainer/coordinator.h"
+#include "tools/trainer/exposition.h"
 #include "tools/trainer/process_log.h"
 #include "tools/trainer/setup.h"
 #include "tools/trainer/signals.h"
@@ -51,6 +53,27 @@ class ServerNode {
     /// Whether all workers have left; throws what has ended the run.
     bool wait_finished(std::chrono::milliseconds timeout) {
         return endpoint_->wait_finished(timeout);
+    }
+
+    /// Lets Prometheus know what this server sees: through the run's log where that is here, else
+    /// through `own`, which outlives close(). Returns at once.
+    void expose(Exposition* own) {
+        endpoint_->loop().post([this, own] {
+            Exposition* const to = coordinator_.exposition() ? coordinator_.exposition() : own;
+            if (to == nullptr || !server_.has_begun())
+                return;
+            const Shard::Staleness staleness = server_.shard().staleness();
+            const ServerCounters traffic = endpoint_->counters();
+            to->update([&](RunNumbers& numbers) {
+                numbers.step = server_.shard().steps();
+                numbers.members = coordinator_.members();
+                numbers.received_bytes_total = static_cast<double>(traffic.push_bytes);
+                numbers.sent_bytes_total = static_cast<double>(traffic.pull_bytes);
+                if (staleness.pushes > 0)
+                    numbers.staleness =
+                        static_cast<double>(staleness.sum) / static_cast<double>(staleness.pushes);
+            });
+        });
     }
 
     /// After this nothing of it runs any more.
@@ -135,12 +158,33 @@ void check_role(const Config& config) {
 }
 
 /// Waits until all workers of a server have left; passes signals on to `stop`, each once.
-void serve(ServerNode& node, const StopSignals& signals, const std::function<void(int)>& stop) {
+void serve(ServerNode& node, const StopSignals& signals, const std::function<void(int)>& stop,
+           Exposition* exposition) {
     bool told = false;
-    while (!node.wait_finished(signal_poll))
+    do {
         if (signals.requested() && !std::exchange(told, true))
             stop(signals.number());
+        node.expose(exposition);
+    } while (!node.wait_finished(signal_poll));
 }
+
+/// What a process other than server 0 tells Prometheus, where it is asked to.
+class OwnMetrics {
+  public:
+    void open(const Config& config, const std::string& role, int rank, const Log& log) {
+        if (!config.metrics_port)
+            return;
+        exposition_.emplace(std::map<std::string, std::string>{
+            {"run", config.name}, {"role", role}, {"rank", std::to_string(rank)}});
+        http_.emplace(*config.metrics_port, [this] { return exposition_->text(); });
+        log("metrics      at port " + std::to_string(http_->port()) + ", for Prometheus");
+    }
+    Exposition* exposition() { return exposition_ ? &*exposition_ : nullptr; }
+
+  private:
+    std::optional<Exposition> exposition_;
+    std::optional<MetricsHttp> http_;  // first to go
+};
 
 }  // namespace
 
@@ -183,12 +227,14 @@ ExitCode run_cluster_in_process(const Config& config) {
                               {.threads = threads,
                                .first_processor = own_processors ? rank * threads : -1,
                                .signal = {},
-                               .log = [](const std::string&) {}})
+                               .log = [](const std::string&) {},
+                               .exposition = nullptr})
                     .run();
             });
         try {
             for (const auto& node : nodes)
-                serve(*node, signals, [&](int signal) { coordinator.request_stop(signal); });
+                serve(
+                    *node, signals, [&](int signal) { coordinator.request_stop(signal); }, nullptr);
         } catch (...) {
             failure = std::current_exception();
         }
@@ -212,6 +258,7 @@ ExitCode run_server(const Config& config, std::optional<int> rank) {
     const Log say = [&](const std::string& line) { log.say(line); };
     const Dataset training = make_dataset(config, Split::train);
     const ClusterPlan plan(config, training);
+    OwnMetrics metrics;
     ServerNode node(config, plan, training);
     node.listen(make_socket_transport(transport_options(config, say)), config.comm.listen,
                 servers == 1 ? 0 : rank.value_or(-1), say);
@@ -224,14 +271,17 @@ ExitCode run_server(const Config& config, std::optional<int> rank) {
         log.open(config, "server" + std::to_string(index));
         log.say("server       is number " + std::to_string(index) + " of " +
                 std::to_string(servers) + ", all workers are there");
+        if (index != 0)
+            metrics.open(config, "server", index, say);
         const StopSignals signals;
-        serve(node, signals, [&](int signal) {
+        const auto stop = [&](int signal) {
             log.say("a signal (" + std::to_string(signal) + ") asks for the run to stop");
             if (index == 0)
                 return node.coordinator().request_stop(signal);
             for (int worker = 0; worker < config.distributed.workers; ++worker)
                 node.endpoint().note(worker, 0, std::string(job::stop), {});
-        });
+        };
+        serve(node, signals, stop, metrics.exposition());
     } catch (const std::exception& error) {
         node.close();
         log.say("failed       " + std::string(error.what()));
@@ -269,12 +319,15 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
         std::optional<Dataset> test;
         if (link.rank() == 0)
             test = make_dataset(config, Split::test);
+        OwnMetrics metrics;
+        metrics.open(config, "worker", link.rank(), say);
         const StopSignals signals;
         const ExitCode code = ClusterWorker(config, plan, training, test ? &*test : nullptr, link,
                                             {.threads = computing_threads(config),
                                              .first_processor = config.threads ? -1 : 0,
                                              .signal = [&] { return signals.number(); },
-                                             .log = say})
+                                             .log = say,
+                                             .exposition = metrics.exposition()})
                                   .run();
         log.say(code == ExitCode::done ? "worker       is done"
                                        : "worker       has stopped, as the run was asked to");

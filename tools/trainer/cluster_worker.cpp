@@ -191,6 +191,30 @@ void ClusterWorker::step() {
     ++spent_.steps;
     window_ += result.sums;
     epoch_ += result.sums;
+    if (options_.exposition != nullptr)
+        expose(result);
+}
+
+void ClusterWorker::expose(const StepResult& result) {
+    const LinkCounters link = link_.counters();
+    const job::Spent epoch = spent_ - epoch_start_;
+    options_.exposition->update([&](RunNumbers& numbers) {
+        const double samples = static_cast<double>(std::max<int64_t>(epoch_.samples, 1));
+        numbers.step = worker_.steps();
+        numbers.epoch = static_cast<double>((worker_.steps() - 1) / plan_.steps_per_epoch + 1);
+        numbers.loss = epoch_.loss / samples;
+        numbers.top1 = static_cast<double>(epoch_.top1) / samples;
+        numbers.learning_rate = result.lr;
+        numbers.images_per_s = static_cast<double>(epoch.images) / epoch.step_s;
+        numbers.images_total = static_cast<double>(spent_.images);
+        numbers.data_wait_s_total = spent_.data_wait_s;
+        numbers.traffic[link_.rank()] = {.push_bytes_total = static_cast<double>(link.push_bytes),
+                                         .pull_bytes_total = static_cast<double>(link.pull_bytes),
+                                         .push_s_total = link.push_s,
+                                         .pull_s_total = link.pull_s,
+                                         .wait_s_total = link.wait_s,
+                                         .staleness = {}};
+    });
 }
 
 void ClusterWorker::report_progress() {

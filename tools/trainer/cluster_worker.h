@@ -15,6 +15,7 @@
 #include "tools/trainer/cluster_plan.h"
 #include "tools/trainer/command_line.h"
 #include "tools/trainer/evaluator.h"
+#include "tools/trainer/exposition.h"
 
 namespace trainer {
 
@@ -23,6 +24,7 @@ struct ClusterWorkerOptions {
     int first_processor = -1;       ///< theirs alone are so many from it on; -1: no matter which
     std::function<int()> signal{};  ///< number of one that asks to stop; 0: none
     std::function<void(const std::string&)> log{};  ///< one line for people
+    Exposition* exposition = nullptr;               ///< is told of each step
 };
 
 class ClusterWorker {
@@ -46,6 +48,7 @@ class ClusterWorker {
     void hear_of_stops();
     void step();
     void report_progress();
+    void expose(const StepResult& result);
     /// Whether the run stops there.
     bool boundary();
     void score(std::span<const std::byte> statistics, bool evaluates, bool with_slabs,

@@ -254,7 +254,9 @@ void JobCoordinator::note(int worker, int64_t step, const std::string& name, Poo
             job::take<job::Verdict>(bytes).stop != 0 ? ExitCode::interrupted : ExitCode::done;
 }
 
-void JobCoordinator::left(int /*worker*/) {}
+void JobCoordinator::left(int /*worker*/) {
+    ++departed_;
+}
 
 void JobCoordinator::progress(int worker, int64_t step, const job::Progress& progress) {
     auto& all = progress_[step];

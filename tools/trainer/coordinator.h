@@ -44,6 +44,11 @@ class JobCoordinator final : public Coordinator {
     /// The same for a run that has failed.
     void failed(const std::string& why);
 
+    /// Server 0's, once its logs are open; else nullptr. On the endpoint's thread.
+    Exposition* exposition() { return log_ ? &log_->exposition() : nullptr; }
+    /// Workers that have not left. On the endpoint's thread.
+    int members() const { return workers_ - departed_; }
+
     void call(const Request& request, const std::string& name, PooledBytes body) override;
     void note(int worker, int64_t step, const std::string& name, PooledBytes body) override;
     void left(int worker) override;
@@ -100,6 +105,7 @@ class JobCoordinator final : public Coordinator {
     };
     std::vector<Starting> starting_;  // by worker
     bool started_ = false;
+    int departed_ = 0;
 
     // The boundary under way, by worker.
     struct AtBoundary {

@@ -1,5 +1,6 @@
 #include "tools/trainer/exposition.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -48,7 +49,7 @@ class Writer {
 using Traffic = RunNumbers::Traffic;
 
 void write_traffic(Writer& writer, const std::map<int, Traffic>& traffic,
-                   const std::string& labels) {
+                   const std::optional<double>& staleness, const std::string& labels) {
     struct Total {
         const char* name;
         const char* help;
@@ -64,22 +65,20 @@ void write_traffic(Writer& writer, const std::map<int, Traffic>& traffic,
     const auto labels_of = [&](int worker) {
         return labels + (labels.empty() ? "" : ",") + "worker=\"" + std::to_string(worker) + "\"";
     };
-    if (traffic.empty())
-        return;
     for (const Total& total : totals) {
-        writer.heading(total.name, "counter", total.help);
+        if (!traffic.empty())
+            writer.heading(total.name, "counter", total.help);
         for (const auto& [worker, counters] : traffic)
             writer.value(total.name, labels_of(worker), counters.*total.value);
     }
-    bool headed = false;
-    for (const auto& [worker, counters] : traffic) {
-        if (!counters.staleness)
-            continue;
-        if (!headed)
-            writer.heading("staleness", "gauge", "Updates that a gradient's weights lag behind");
-        headed = true;
-        writer.value("staleness", labels_of(worker), *counters.staleness);
-    }
+    const auto known = [](const auto& entry) { return entry.second.staleness.has_value(); };
+    if (staleness || std::ranges::any_of(traffic, known))
+        writer.heading("staleness", "gauge", "Updates that a gradient's weights lag behind");
+    if (staleness)
+        writer.value("staleness", labels, *staleness);
+    for (const auto& [worker, counters] : traffic)
+        if (counters.staleness)
+            writer.value("staleness", labels_of(worker), *counters.staleness);
 }
 
 }  // namespace
@@ -100,8 +99,9 @@ std::string Exposition::text() const {
     Writer out;
     out.single("step", "gauge", "Global steps completed", labels_, now.step);
     out.single("epoch", "gauge", "Epoch under way, from 1", labels_, now.epoch);
-    out.single("loss", "gauge", "Mean training loss of the epoch so far", labels_, now.loss);
-    out.single("top1", "gauge", "Training accuracy of the epoch so far", labels_, now.top1);
+    out.single("loss", "gauge", "Mean training loss, of the epoch so far or the last record",
+               labels_, now.loss);
+    out.single("top1", "gauge", "Training accuracy, likewise", labels_, now.top1);
     out.single("test_loss", "gauge", "Loss on the test images", labels_, now.test_loss);
     out.single("test_top1", "gauge", "Accuracy on the test images", labels_, now.test_top1);
     out.single("learning_rate", "gauge", "Of the last step", labels_, now.learning_rate);
@@ -110,7 +110,11 @@ std::string Exposition::text() const {
     out.single("data_wait_seconds_total", "counter", "Time spent waiting for data", labels_,
                now.data_wait_s_total);
     out.single("members", "gauge", "Workers that take part", labels_, now.members);
-    write_traffic(out, now.traffic, labels_);
+    out.single("received_bytes_total", "counter", "Payload that workers pushed to this server",
+               labels_, now.received_bytes_total);
+    out.single("sent_bytes_total", "counter", "Payload that workers pulled from this server",
+               labels_, now.sent_bytes_total);
+    write_traffic(out, now.traffic, now.staleness, labels_);
     return out.text;
 }
 

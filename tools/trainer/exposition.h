@@ -16,7 +16,9 @@ struct RunNumbers {
     std::optional<double> epoch, loss, top1, test_loss, test_top1, learning_rate;
     std::optional<double> images_per_s;
     std::optional<double> images_total, data_wait_s_total;
-    std::optional<double> members;  ///< workers that take part, as a server sees them
+    // As a server sees it: workers that take part, payload that they pushed here and pulled.
+    std::optional<double> members, received_bytes_total, sent_bytes_total;
+    std::optional<double> staleness;  ///< mean over all pushes of the run
 
     struct Traffic {
         double push_bytes_total = 0, pull_bytes_total = 0;

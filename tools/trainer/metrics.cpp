@@ -292,6 +292,11 @@ void RunLog::expose(const Record& record) {
             numbers.test_top1 = top1_of(record.sums);
         } else if (record.type == RecordType::step) {
             numbers.learning_rate = record.lr;
+            if (!has_progress_) {
+                numbers.loss = loss_of(record.sums);
+                numbers.top1 = top1_of(record.sums);
+                numbers.images_per_s = record.images_per_s;
+            }
             numbers.data_wait_s_total = numbers.data_wait_s_total.value_or(0);
             add(*numbers.data_wait_s_total, record.data_wait);
             numbers.images_total =
@@ -347,6 +352,7 @@ void RunLog::finish() {
 }
 
 void RunLog::progress(const LossSums& sums, double images_per_s, const Position& position) {
+    has_progress_ = true;
     exposition_.update([&](RunNumbers& numbers) {
         numbers.step = position.step;
         numbers.epoch = static_cast<double>(position.epoch);

@@ -123,6 +123,7 @@ class RunLog {
     std::unique_ptr<MetricsHttp> http_;
     bool terminal_;
     bool bar_ = false;
+    bool has_progress_ = false;  // progress() is called, and knows more than records
     std::chrono::steady_clock::time_point drawn_;
 };
 
