@@ -440,6 +440,42 @@ TEST_F(ClusterTest, ASignalStopsWithACheckpointToGoOnFrom) {
     }
 }
 
+// Each worker keeps running statistics of its own; a checkpoint holds them and their mean.
+TEST_F(ClusterTest, BatchNormStatisticsAreEachWorkersOwn) {
+    write_config("resnet20");
+    const auto run = [&](const std::string& name, int steps, const Arguments& more) {
+        Arguments all{"train.max_steps=" + std::to_string(steps), "data.batch_size=8",
+                      "optim.schedule.type=constant", "checkpoint.every_steps=3"};
+        all.insert(all.end(), more.begin(), more.end());
+        expect_done(start_inprocess(name, 2, all));
+    };
+    run("whole", 6, {});
+    run("parts", 3, {"distributed.servers=2"});
+    run("parts", 6, {});
+    EXPECT_GT(model("whole", 6).size(), 1000000u);
+    EXPECT_TRUE(model("whole", 6) == model("parts", 6));
+
+    const Checkpoint checkpoint = Checkpoint::open(dir("whole") / "step-6");
+    const Network network = build_model("resnet20", {});
+    const TensorTable& table = network.statistics();
+    std::vector<std::vector<float>> own(2, std::vector<float>(static_cast<size_t>(table.size())));
+    for (size_t i = 0; i < 2; ++i)
+        checkpoint.state.read("worker" + std::to_string(i) + ".statistics", {table.size()},
+                              std::span(own[i]));
+    EXPECT_NE(own[0], own[1]);
+    for (const TensorInfo& tensor : table.tensors()) {
+        std::vector<float> mean(static_cast<size_t>(tensor.size()));
+        checkpoint.model.read(tensor.name, tensor.shape, std::span(mean));
+        for (size_t j = 0; j < mean.size(); ++j) {
+            const size_t at = static_cast<size_t>(tensor.offset) + j;
+            ASSERT_EQ(mean[j],
+                      static_cast<float>(
+                          (static_cast<double>(own[0][at]) + static_cast<double>(own[1][at])) / 2))
+                << tensor.name;
+        }
+    }
+}
+
 TEST_F(ClusterTest, ASignalToTheLauncherStopsAllProcesses) {
     expect_done(start_processes("whole", 2, 2, {}));
     const Running running = start_processes("run", 2, 2, {"comm.emulate.step_time=150ms"});
