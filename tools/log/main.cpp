@@ -74,6 +74,32 @@ void warn_of_lines(const Run& run) {
                   << " and left out\n";
 }
 
+/// Reads the logs. Of several, as runs/* names them, those that are none are passed over.
+std::vector<Run> read_runs(const Options& options) {
+    std::vector<Run> runs;
+    for (const std::string& log : options.logs) {
+        std::string why;
+        try {
+            runs.push_back(read_run(log, options.time_to));
+            if (runs.back().sessions > 0 || runs.back().last_step() > 0) {
+                warn_of_lines(runs.back());
+                continue;
+            }
+            runs.pop_back();
+            why = "'" + log + "': no record of a run is in it";
+        } catch (const UsageError& error) {
+            why = error.what();
+        }
+        if (options.logs.size() == 1)
+            throw UsageError(why);
+        std::cerr << "parse_log: " << why << "; left out\n";
+    }
+    if (runs.empty())
+        throw UsageError("none of these is a log");
+    label_runs(runs);
+    return runs;
+}
+
 void run(const Options& options) {
     if (options.help) {
         std::cout << options.text;
@@ -83,12 +109,7 @@ void run(const Options& options) {
         follow({options.logs.begin(), options.logs.end()}, options.time_to);
         return;
     }
-    std::vector<Run> runs;
-    for (const std::string& log : options.logs) {
-        runs.push_back(read_run(log, options.time_to));
-        warn_of_lines(runs.back());
-    }
-    label_runs(runs);
+    const std::vector<Run> runs = read_runs(options);
     std::cout << (options.csv    ? summary_csv(runs, options.time_to)
                   : options.json ? summary_json(runs, options.time_to)
                                  : summary_table(runs, options.time_to));
