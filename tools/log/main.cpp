@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 
 #include "engine/error.h"
@@ -90,7 +91,7 @@ std::vector<Run> read_runs(const Options& options) {
         } catch (const UsageError& error) {
             why = error.what();
         }
-        if (options.logs.size() == 1)
+        if (options.logs.size() == 1 || !std::filesystem::exists(log))
             throw UsageError(why);
         std::cerr << "parse_log: " << why << "; left out\n";
     }
