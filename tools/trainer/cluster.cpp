@@ -58,12 +58,13 @@ class ServerNode {
     /// Lets Prometheus know what this server sees: through the run's log where that is here, else
     /// through `own`, which outlives close(). Returns at once.
     void expose(Exposition* own) {
-        endpoint_->loop().post([this, own] {
+        // By its address: close() has emptied the pointer before the loop is through.
+        endpoint_->loop().post([this, own, endpoint = endpoint_.get()] {
             Exposition* const to = coordinator_.exposition() ? coordinator_.exposition() : own;
             if (to == nullptr || !server_.has_begun())
                 return;
             const Shard::Staleness staleness = server_.shard().staleness();
-            const ServerCounters traffic = endpoint_->counters();
+            const ServerCounters traffic = endpoint->counters();
             to->update([&](RunNumbers& numbers) {
                 numbers.step = server_.shard().steps();
                 numbers.members = coordinator_.members();
