@@ -76,7 +76,7 @@ struct Model {
             return;
         Executor executor(network, *backend, parameters, statistics, {.batch = count});
         const std::vector<int32_t> labels(static_cast<size_t>(count), 0);
-        for (int pass = 0; pass < 25; ++pass)
+        for (int pass = 0; pass < 15; ++pass)
             executor.train({.images = batch.data(), .labels = labels.data(), .batch = count});
     }
 
@@ -111,7 +111,15 @@ Network odd_network() {
     return net;
 }
 
-TEST_F(ExportTest, LogitsInOnnxruntimeAreOurs) {
+/// Models that are checked together.
+struct Family {
+    const char* name;
+    std::vector<const char*> models;
+};
+
+class FamilyTest : public ExportTest, public testing::WithParamInterface<Family> {};
+
+TEST_P(FamilyTest, LogitsInOnnxruntimeAreOurs) {
 #if !defined(TRAINER_HAS_ONEDNN) || !defined(TRAINER_HAS_PROTOBUF)
     GTEST_SKIP() << "this build writes no ONNX, or without oneDNN this takes minutes";
 #endif
@@ -151,16 +159,12 @@ TEST_F(ExportTest, LogitsInOnnxruntimeAreOurs) {
                          {"tolerance", 1e-4 * std::max(1.0f, largest)}});
     };
     const ModelOptions small{.num_classes = 10, .channels = 3, .height = 32, .width = 32};
-    for (const char* name :
-         {"linear", "mlp", "lenet5", "resnet20", "resnet18", "resnet50", "vgg11", "vgg16_bn"}) {
-        Model model(build_model(name, small), batch, calibration);
+    for (const std::string name : GetParam().models) {
+        Model model(name == "odd" ? odd_network() : build_model(name, small), batch, calibration);
         add(name, model, false, false);
         if (!model.network.statistics().tensors().empty())
             add(name, model, true, true);
     }
-    Model odd(odd_network(), batch, calibration);
-    add("odd", odd, false, false);
-    add("odd", odd, true, true);
 
     std::ofstream(folder_ / "cases.json") << cases;
     const PythonResult result = run_python("onnx_test.py", "'" + folder_.string() + "'");
@@ -169,6 +173,13 @@ TEST_F(ExportTest, LogitsInOnnxruntimeAreOurs) {
     EXPECT_EQ(result.code, 0) << result.output;
     std::cout << result.output;
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
+                         testing::Values(Family{"small", {"linear", "mlp", "lenet5", "odd"}},
+                                         Family{"resnet", {"resnet20", "resnet18"}},
+                                         Family{"bottleneck", {"resnet50"}},
+                                         Family{"vgg", {"vgg11", "vgg16_bn"}}),
+                         [](const auto& family) { return std::string(family.param.name); });
 
 TEST_F(ExportTest, AFileThatCannotBeWrittenIsAnError) {
 #ifndef TRAINER_HAS_PROTOBUF
