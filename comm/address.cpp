@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -88,6 +89,13 @@ std::vector<std::string> addresses_of_interface(const std::string& name) {
                          "\" with an address; there are: " + known);
     }
     return ips;
+}
+
+std::string host_name() {
+    char name[256] = "localhost";
+    if (::gethostname(name, sizeof name - 1) != 0)
+        return "localhost";
+    return name;
 }
 
 bool is_local_address(const std::string& ip) {

@@ -23,6 +23,9 @@ Address parse_address(const std::string& text);
 /// that there are, where this machine has no such interface or it has no address.
 std::vector<std::string> addresses_of_interface(const std::string& name);
 
+/// What this machine calls itself; "localhost" where it cannot say.
+std::string host_name();
+
 /// Whether one of this machine's interfaces has that IP address.
 bool is_local_address(const std::string& ip);
 

@@ -11,8 +11,9 @@ namespace {
 constexpr uint32_t most_terms = 4096;
 constexpr size_t most_differences = 5;
 
-// Authentication method of a hello: 0 is none. Others come with their own kinds of message.
-constexpr uint32_t no_authentication = 0;
+// Methods of authentication.
+constexpr uint32_t no_authentication = 0, shared_secret = 1;
+constexpr size_t longest_host = 255;
 
 class Writer {
   public:
@@ -21,10 +22,12 @@ class Writer {
         bytes_.resize(bytes_.size() + sizeof(T));
         put(bytes_.data() + bytes_.size() - sizeof(T), value);
     }
+    void bytes(std::span<const std::byte> bytes) {
+        bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    }
     void text(const std::string& text) {
         number(static_cast<uint32_t>(text.size()));
-        const auto bytes = std::as_bytes(std::span(text));
-        bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+        bytes(std::as_bytes(std::span(text)));
     }
     std::vector<std::byte> take() { return std::move(bytes_); }
 
@@ -43,6 +46,11 @@ class Reader {
     std::string text() {
         const auto bytes = take(number<uint32_t>());
         return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    }
+    std::array<std::byte, 32> bytes32() {
+        std::array<std::byte, 32> bytes;
+        std::ranges::copy(take(bytes.size()), bytes.begin());
+        return bytes;
     }
     void end() const {
         if (!bytes_.empty())
@@ -91,10 +99,13 @@ std::string model_term(const std::string& name, const TensorTable& table) {
 
 std::vector<std::byte> encode(const Hello& hello) {
     Writer writer;
-    writer.number(no_authentication);
+    writer.number(hello.nonce ? shared_secret : no_authentication);
+    if (hello.nonce)
+        writer.bytes(*hello.nonce);
     writer.number(hello.wished_rank);
     writer.number(hello.server);
     writer.number(hello.servers);
+    writer.text(hello.host);
     writer.number(static_cast<uint32_t>(hello.terms.size()));
     for (const auto& [key, value] : hello.terms) {
         writer.text(key);
@@ -105,16 +116,20 @@ std::vector<std::byte> encode(const Hello& hello) {
 
 Hello parse_hello(std::span<const std::byte> bytes) {
     Reader reader(bytes, "hello");
-    if (const auto method = reader.number<uint32_t>(); method != no_authentication)
+    Hello hello;
+    const auto method = reader.number<uint32_t>();
+    if (method == shared_secret)
+        hello.nonce = reader.bytes32();
+    else if (method != no_authentication)
         throw Error("it wants authentication method " + std::to_string(method) +
                     ", which this program does not know");
-    Hello hello;
     hello.wished_rank = reader.number<int32_t>();
     hello.server = reader.number<int32_t>();
     hello.servers = reader.number<int32_t>();
+    hello.host = reader.text();
     const auto terms = reader.number<uint32_t>();
     if (hello.wished_rank < -1 || hello.server < 0 || hello.server >= hello.servers ||
-        terms > most_terms)
+        hello.host.size() > longest_host || terms > most_terms)
         reader.fail();
     for (uint32_t i = 0; i < terms; ++i) {
         std::string key = reader.text();
@@ -129,6 +144,9 @@ std::vector<std::byte> encode(const Welcome& welcome) {
     Writer writer;
     writer.number(welcome.rank);
     writer.number(welcome.workers);
+    writer.number(welcome.proof ? shared_secret : no_authentication);
+    if (welcome.proof)
+        writer.bytes(*welcome.proof);
     return writer.take();
 }
 
@@ -137,8 +155,11 @@ Welcome parse_welcome(std::span<const std::byte> bytes) {
     Welcome welcome;
     welcome.rank = reader.number<int32_t>();
     welcome.workers = reader.number<int32_t>();
-    if (welcome.rank < 0 || welcome.rank >= welcome.workers)
+    const auto method = reader.number<uint32_t>();
+    if (welcome.rank < 0 || welcome.rank >= welcome.workers || method > shared_secret)
         reader.fail();
+    if (method == shared_secret)
+        welcome.proof = reader.bytes32();
     reader.end();
     return welcome;
 }

@@ -1,6 +1,7 @@
 // Hello: how a worker introduces itself, and what both ends must agree on before anything else.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,12 +21,18 @@ using Terms = std::vector<std::pair<std::string, std::string>>;
 /// digest covers every tensor's name, shape and place.
 std::string model_term(const std::string& name, const TensorTable& table);
 
+/// A number that is drawn for one proof only; and a proof (secret.h).
+using Nonce = std::array<std::byte, 32>;
+using Proof = std::array<std::byte, 32>;
+
 /// The payload of MessageKind::hello.
 struct Hello {
-    int32_t wished_rank = -1;  ///< -1: whichever is free
-    int32_t server = 0;        ///< which server the worker takes the other end for
-    int32_t servers = 1;       ///< how many there are
-    Terms terms;
+    std::optional<Nonce> nonce{};  ///< where the worker can prove the run's secret
+    int32_t wished_rank = -1;      ///< -1: whichever is free
+    int32_t server = 0;            ///< which server the worker takes the other end for
+    int32_t servers = 1;           ///< how many there are
+    std::string host{};            ///< the worker's machine, for people
+    Terms terms{};
 
     bool operator==(const Hello&) const = default;
 };
@@ -33,7 +40,8 @@ struct Hello {
 /// The payload of MessageKind::welcome.
 struct Welcome {
     int32_t rank = 0;
-    int32_t workers = 1;  ///< that the run has, present or not yet
+    int32_t workers = 1;           ///< that the run has, present or not yet
+    std::optional<Proof> proof{};  ///< the server's, where the worker has given one
 
     bool operator==(const Welcome&) const = default;
 };

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/address.h"
 #include "engine/error.h"
 
 namespace trainer {
@@ -80,9 +81,11 @@ struct Link::Core {
         ticket.open.push_back(server);
         ticket.over = false;
     }
-    void broken(const std::string& why) {
-        if (failure.empty())
+    void broken(const std::string& why, bool begins_again = false) {
+        if (failure.empty()) {
             failure = why;
+            again = begins_again;
+        }
         changed.notify_all();
     }
 
@@ -99,6 +102,7 @@ struct Link::Core {
     PooledBytes reply;
     std::deque<Note> notes;
     std::string failure;  // empty while all is well
+    bool again = false;   // a new link may do better
     LinkCounters counters;
     BusyTime pushing;
     BusyTime pulling;
@@ -137,6 +141,9 @@ struct Link::Core::Server final : Receiver {
                 return core.broken(name + " refused: " + printable(payload.bytes()));
             case MessageKind::error:
                 return core.broken(name + " has failed: " + printable(payload.bytes()));
+            case MessageKind::again:
+                return core.broken(name + " begins again: " + printable(payload.bytes()),
+                                   core.options.reconnect);
             case MessageKind::pulled:
             case MessageKind::reply: {
                 const Pending asked = find(header);
@@ -170,7 +177,7 @@ struct Link::Core::Server final : Receiver {
     void lost(const std::string& reason) override {
         const std::lock_guard lock(core.mutex);
         if (!said_bye)
-            core.broken(name + " is lost (" + reason + "): see its log");
+            core.broken(name + " is lost (" + reason + "): see its log", core.options.reconnect);
     }
 
     /// Under the mutex: what this answers.
@@ -218,19 +225,25 @@ Link::Link(std::unique_ptr<Transport> transport, LinkOptions options)
         header.kind = MessageKind::hello;
         header.worker = core.rank;
         server->connection->send_bytes(
-            header,
-            encode(Hello{core.rank, server->index,
-                         static_cast<int32_t>(core.options.servers.size()), core.options.terms}));
+            header, encode(Hello{.wished_rank = core.rank,
+                                 .server = server->index,
+                                 .servers = static_cast<int32_t>(core.options.servers.size()),
+                                 .host = host_name(),
+                                 .terms = core.options.terms}));
 
         std::unique_lock lock(core.mutex);
         const bool answered = core.changed.wait_until(
             lock, deadline, [&] { return server->welcome.has_value() || !core.failure.empty(); });
-        if (!core.failure.empty())
-            throw Error(core.failure);
+        if (!core.failure.empty()) {
+            const std::string failure = core.failure;
+            lock.unlock();
+            give_up(failure);
+        }
         if (!answered)
             throw Error(server->name + " has not answered for " + seconds_of(core.options.timeout) +
                         ": it hangs, or another program listens there");
         server->connection->allow_payload(UINT64_MAX);  // it is trusted now
+        server->connection->keep_alive();
         core.rank = server->welcome->rank;
         core.workers = server->welcome->workers;
     }
@@ -242,6 +255,8 @@ Link::~Link() {
 
 void Link::give_up(const std::string& why) {
     fail(why);
+    if (core_->again)
+        throw ServerLost(why);
     throw Error(why);
 }
 
@@ -257,7 +272,7 @@ void Link::fail(const std::string& why) {
     for (const auto& server : core_->servers)
         if (server->connection != nullptr) {
             Header header;
-            header.kind = MessageKind::error;
+            header.kind = core_->again ? MessageKind::again : MessageKind::error;
             header.worker = core_->rank;
             server->connection->send_text(header, text);
         }

@@ -15,6 +15,7 @@
 #include "comm/hello.h"
 #include "comm/shards.h"
 #include "comm/transport.h"
+#include "engine/error.h"
 
 namespace trainer {
 
@@ -23,8 +24,17 @@ struct LinkOptions {
     int wished_rank = -1;              ///< -1: as server 0 hands out
     Cuts cuts;                         ///< between the servers, in elements
     size_t element_bytes = 4;
+    /// Where a server is lost without having said why, the others are told to begin again and the
+    /// Error is a ServerLost; else it is the end of the run.
+    bool reconnect = false;
     Terms terms;                               ///< what servers must agree to
     std::chrono::milliseconds timeout{30000};  ///< of connecting, and of waits that name none
+};
+
+/// A server is lost, or says that the run begins again: a new Link may find it back.
+class ServerLost : public Error {
+  public:
+    using Error::Error;
 };
 
 /// What waits for a push or pull. Copies stand for the same one.

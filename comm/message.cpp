@@ -80,8 +80,8 @@ void Crc32c::add(std::span<const std::byte> bytes) {
 
 std::string_view name_of(MessageKind kind) {
     constexpr std::array<std::string_view, last_kind + 1> names = {
-        "",       "hello", "welcome", "refuse", "push", "pull",
-        "pulled", "call",  "reply",   "note",   "bye",  "error"};
+        "",      "hello", "welcome", "refuse", "push", "pull",  "pulled",    "call",
+        "reply", "note",  "bye",     "error",  "beat", "again", "challenge", "proof"};
     return names.at(static_cast<size_t>(kind));
 }
 

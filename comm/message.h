@@ -18,7 +18,7 @@
 
 namespace trainer {
 
-inline constexpr uint16_t protocol_version = 1;
+inline constexpr uint16_t protocol_version = 2;
 inline constexpr size_t header_bytes = 52;
 inline constexpr size_t checksum_bytes = 4;
 
@@ -38,8 +38,13 @@ enum class MessageKind : uint8_t {
     note = 9,     ///< either way: a named message that nobody answers (metrics, stop)
     bye = 10,     ///< either way: done, nothing more will come; answered by a bye
     error = 11,   ///< either way: the sender's run has failed (text); the connection ends
+    beat = 12,    ///< either way: a sign of life where nothing else is to be said
+    again = 13,   ///< either way: a part of the run is lost (text), all connect anew and go back to
+                  ///< the last checkpoint; the connection ends
+    challenge = 14,  ///< server to worker: a number to prove the secret with (hello.h)
+    proof = 15,      ///< worker to server: the proof
 };
-inline constexpr uint8_t last_kind = 11;
+inline constexpr uint8_t last_kind = 15;
 
 /// For people, e.g. "push".
 std::string_view name_of(MessageKind kind);

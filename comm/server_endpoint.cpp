@@ -7,7 +7,8 @@
 namespace trainer {
 namespace {
 
-constexpr int most_strangers = 64;
+constexpr size_t most_strangers = 64;
+constexpr const char* too_many = "too many connections wait here that have said no hello";
 
 /// What a welcomed worker may send at once: enough for its whole state.
 uint64_t payload_cap(const ServerOptions& options) {
@@ -73,7 +74,6 @@ class ServerEndpoint::Session final : public Receiver,
     std::string who;  ///< for people
     int rank = -1;
     Stage stage = Stage::stranger;
-    bool said_bye = false;  // nothing more is to be sent; under the mutex
 
   private:
     ServerEndpoint& endpoint_;
@@ -85,13 +85,24 @@ ServerEndpoint::ServerEndpoint(std::unique_ptr<Transport> transport, ServerOptio
     : options_(std::move(options)),
       handler_(handler),
       index_(options_.index),
+      expected_(options_.workers),
       transport_(std::move(transport)) {
     check(options_.cuts.size() >= 2, "a server without cuts");
     listening_ = transport_->listen(options_.listen, [this](std::shared_ptr<Connection> opened) {
         const auto session = std::make_shared<Session>(*this, std::move(opened));
-        if (++strangers_ > most_strangers)
-            refuse(*session, "too many connections wait here that have said no hello");
+        // A worker says its hello at once: of too many who say nothing the first one has had its
+        // time.
+        std::erase_if(strangers_, [](const auto& each) {
+            const auto other = each.lock();
+            return other == nullptr || other->stage != Session::Stage::stranger;
+        });
+        if (strangers_.size() >= most_strangers) {
+            if (const auto oldest = strangers_.front().lock())
+                send_away(oldest, MessageKind::refuse, too_many, too_many);
+            strangers_.pop_front();
+        }
         const std::weak_ptr<Session> weak = session;
+        strangers_.push_back(weak);
         loop().post_at(Clock::now() + options_.timeout, [this, weak] {
             const auto still = weak.lock();
             if (still != nullptr && still->stage == Session::Stage::stranger)
@@ -135,20 +146,23 @@ void ServerEndpoint::hello(const std::shared_ptr<Session>& session,
     {
         const std::lock_guard lock(mutex_);
         if (rank < 0)
-            for (rank = 0; sessions_.contains(rank);)
-                ++rank;
+            rank = free_rank();
         index_ = hello.server;
         session->rank = rank;
-        session->who = "worker " + std::to_string(rank) + " (" + session->who + ")";
+        session->who =
+            "worker " + std::to_string(rank) +
+            (hello.host.empty() ? "" : " on " + printable(std::as_bytes(std::span(hello.host)))) +
+            " (" + session->who + ")";
         session->stage = Session::Stage::member;
         sessions_.emplace(rank, session);
+        came_.insert(rank);
     }
-    --strangers_;
     session->connection->allow_payload(payload_cap(options_));
+    session->connection->keep_alive();
     Header header;
     header.kind = MessageKind::welcome;
     header.worker = rank;
-    session->connection->send_bytes(header, encode(Welcome{rank, options_.workers}));
+    session->connection->send_bytes(header, encode(Welcome{rank, options_.workers, {}}));
     log(session->who + " has joined");
     try {
         handler_.joined(rank);
@@ -156,6 +170,17 @@ void ServerEndpoint::hello(const std::shared_ptr<Session>& session,
         fail(std::current_exception());
     }
     changed_.notify_all();
+}
+
+/// The lowest that nobody has had; where all have been, the lowest whose worker has gone.
+int ServerEndpoint::free_rank() const {
+    for (int rank = 0; rank < options_.workers; ++rank)
+        if (!came_.contains(rank))
+            return rank;
+    int rank = 0;
+    while (sessions_.contains(rank))
+        ++rank;
+    return rank;
 }
 
 /// Why a worker may not take part; empty where it may.
@@ -177,10 +202,13 @@ std::string ServerEndpoint::objection(const Hello& hello, const std::string& who
     if (hello.wished_rank >= options_.workers)
         return "there is no rank " + std::to_string(hello.wished_rank) + " among " +
                std::to_string(options_.workers) + " workers: ranks count from 0";
-    if (const auto taken = sessions_.find(hello.wished_rank); taken != sessions_.end())
-        return "rank " + std::to_string(hello.wished_rank) + " is taken by " + taken->second->who +
+    if (const auto holder = sessions_.find(hello.wished_rank); holder != sessions_.end())
+        return "rank " + std::to_string(hello.wished_rank) + " is taken by " + holder->second->who +
                ": give each worker its own --rank, or none to any";
-    if (static_cast<int>(sessions_.size()) >= options_.workers)
+    if (!options_.rejoin && came_.contains(hello.wished_rank))
+        return "the worker of rank " + std::to_string(hello.wished_rank) + " has left already";
+    const size_t taken = options_.rejoin ? sessions_.size() : came_.size();
+    if (static_cast<int>(taken) >= options_.workers)
         return "all " + std::to_string(options_.workers) +
                " workers have joined already: raise distributed.workers everywhere, or start fewer";
     return "";
@@ -247,6 +275,8 @@ void ServerEndpoint::message(Session& session, const Header& header, PooledBytes
     } catch (...) {
         return fail(std::current_exception());
     }
+    if (header.kind == MessageKind::again)
+        return gone(session, printable(payload.bytes()), true);
     if (header.kind == MessageKind::error)
         throw Error("it has failed: " + printable(payload.bytes()));
     throw Error("it sent a " + std::string(name_of(header.kind)) + ", which only servers send");
@@ -265,39 +295,99 @@ void ServerEndpoint::left(Session& session) {
     // link it takes its time.
     session.connection->send(header, {}, [this, kept = session.shared_from_this()](bool) {
         const std::lock_guard lock(mutex_);
-        kept->said_bye = true;
-        changed_.notify_all();
+        ++left_;
+        forget(*kept);
     });
     session.connection->close("it is done");
 }
 
 void ServerEndpoint::lost(Session& session, const std::string& reason) {
-    const auto stage = session.stage;
+    if (session.stage == Session::Stage::stranger) {
+        session.stage = Session::Stage::gone;
+        log("a connection from " + session.who + " came to nothing: " + reason);
+    }
+    if (session.stage == Session::Stage::member)
+        gone(session, reason, false);
+}
+
+void ServerEndpoint::gone(Session& session, const std::string& reason, bool begin_again) {
+    const auto kept = session.shared_from_this();
     {
         const std::lock_guard lock(mutex_);
         session.stage = Session::Stage::gone;
-    }
-    if (stage == Session::Stage::stranger) {
-        --strangers_;
-        log("a connection from " + session.who + " came to nothing: " + reason);
-    }
-    if (stage != Session::Stage::member)
-        return;
-    {
-        const std::lock_guard lock(mutex_);
         if (failure_ != nullptr)
             return;  // that is why
     }
-    log(session.who + " is lost: " + reason);
+    log(session.who + (begin_again ? " asks to begin again: " : " is lost: ") + reason);
     try {
-        handler_.lost(session.rank, session.who, reason);
+        if (begin_again)
+            handler_.again(session.rank, session.who, reason);
+        else
+            handler_.lost(session.rank, session.who, reason);
     } catch (...) {
         fail(std::current_exception());
     }
     // Only now is it done with: whoever waits for the end must not miss the failure.
     const std::lock_guard lock(mutex_);
-    session.said_bye = true;
+    forget(session);
+}
+
+/// Under the mutex.
+void ServerEndpoint::forget(const Session& session) {
+    const auto found = sessions_.find(session.rank);
+    if (found != sessions_.end() && found->second.get() == &session)
+        sessions_.erase(found);
     changed_.notify_all();
+}
+
+void ServerEndpoint::send_away(const std::shared_ptr<Session>& session, MessageKind kind,
+                               const std::string& why, const std::string& reason) {
+    Header header;
+    header.kind = kind;
+    header.worker = session->rank;
+    session->connection->send_text(header, why);
+    session->connection->close(reason);
+}
+
+void ServerEndpoint::restart(const std::string& why) {
+    std::map<int, std::shared_ptr<Session>> sessions;
+    {
+        const std::lock_guard lock(mutex_);
+        sessions.swap(sessions_);
+        came_.clear();
+        expected_ = options_.workers;
+        left_ = 0;
+    }
+    for (const auto& [rank, session] : sessions)
+        if (std::exchange(session->stage, Session::Stage::gone) == Session::Stage::member)
+            send_away(session, MessageKind::again, why, "the run begins again");
+}
+
+void ServerEndpoint::expel(int worker, const std::string& why) {
+    std::shared_ptr<Session> session;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = sessions_.find(worker);
+        if (found == sessions_.end() || found->second->stage != Session::Stage::member)
+            return;
+        session = found->second;
+        session->stage = Session::Stage::gone;
+        forget(*session);
+    }
+    log(session->who + " is sent away: " + why);
+    send_away(session, MessageKind::error, why, "it was sent away");
+}
+
+void ServerEndpoint::expect(int workers) {
+    const std::lock_guard lock(mutex_);
+    expected_ = workers;
+    changed_.notify_all();
+}
+
+std::string ServerEndpoint::name_of_worker(int worker) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(worker);
+    return found == sessions_.end() ? "worker " + std::to_string(worker) : found->second->who;
 }
 
 // --- waiting and ending --------------------------------------------------------------------------
@@ -310,7 +400,7 @@ void ServerEndpoint::rethrow_failure() const {
 void ServerEndpoint::wait_for_workers(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     const auto complete = [&] {
-        return failure_ != nullptr || static_cast<int>(sessions_.size()) == options_.workers;
+        return failure_ != nullptr || static_cast<int>(came_.size()) >= expected_;
     };
     if (changed_.wait_for(lock, timeout, complete))
         return rethrow_failure();
@@ -318,7 +408,7 @@ void ServerEndpoint::wait_for_workers(std::chrono::milliseconds timeout) {
     std::string present;
     for (const auto& [rank, session] : sessions_)
         present += (present.empty() ? "" : ", ") + session->who;
-    const size_t missing = static_cast<size_t>(options_.workers) - sessions_.size();
+    const size_t missing = static_cast<size_t>(expected_) - came_.size();
     const Error error(std::to_string(missing) + " of " + std::to_string(options_.workers) +
                       " workers have not come to the server at " + listening_.advertised +
                       " within " + seconds_of(timeout) +
@@ -333,12 +423,7 @@ void ServerEndpoint::wait_for_workers(std::chrono::milliseconds timeout) {
 bool ServerEndpoint::wait_finished(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     const auto all_left = [&] {
-        if (static_cast<int>(sessions_.size()) != options_.workers)
-            return false;
-        for (const auto& [rank, session] : sessions_)
-            if (session->stage != Session::Stage::gone || !session->said_bye)
-                return false;
-        return true;
+        return left_ > 0 && sessions_.empty() && static_cast<int>(came_.size()) >= expected_;
     };
     changed_.wait_for(lock, timeout, [&] { return failure_ != nullptr || all_left(); });
     rethrow_failure();
@@ -364,13 +449,8 @@ void ServerEndpoint::fail(std::exception_ptr error) {
                 members.push_back(session);
     }
     changed_.notify_all();
-    for (const auto& session : members) {
-        Header header;
-        header.kind = MessageKind::error;
-        header.worker = session->rank;
-        session->connection->send_text(header, text);
-        session->connection->close("this server's run has failed");
-    }
+    for (const auto& session : members)
+        send_away(session, MessageKind::error, text, "this server's run has failed");
 }
 
 // --- answers

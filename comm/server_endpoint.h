@@ -3,10 +3,12 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,8 +25,9 @@ struct ServerOptions {
     int workers = 1;  ///< that the run has
     Cuts cuts;        ///< between the servers, in elements
     size_t element_bytes = 4;
-    Terms terms;                                    ///< what workers must agree to
-    std::chrono::milliseconds timeout{30000};       ///< for a hello to come
+    Terms terms;                               ///< what workers must agree to
+    std::chrono::milliseconds timeout{30000};  ///< for a hello to come
+    bool rejoin = false;                       ///< a rank whose worker has gone may be taken again
     std::function<void(const std::string&)> log{};  ///< one line for people; any thread
 };
 
@@ -56,9 +59,14 @@ class ServerHandler {
     virtual void note(int worker, int64_t step, const std::string& name, PooledBytes body) = 0;
     /// The worker is done and has said so.
     virtual void left(int worker) = 0;
-    /// The worker has gone without saying so; `who` is e.g. "worker 2 (10.0.0.3:41412)". Throw
-    /// Error to end the run.
+    /// The worker has gone without saying so; `who` is e.g. "worker 2 on node3 (10.0.0.3:41412)".
+    /// Throw Error to end the run.
     virtual void lost(int worker, const std::string& who, const std::string& reason) = 0;
+    /// The worker has gone because it lost another server, and asks for the run to begin again from
+    /// its last checkpoint: ServerEndpoint::restart.
+    virtual void again(int worker, const std::string& who, const std::string& reason) {
+        lost(worker, who, reason);
+    }
 };
 
 /// Payload bytes that have gone over the wire.
@@ -105,6 +113,20 @@ class ServerEndpoint {
     /// Ends the run: every worker is told, wait_* throw `error`. Only the first one counts.
     void fail(std::exception_ptr error);
 
+    // --- on the endpoint's thread ---
+
+    /// Sends all workers away to connect anew, as if none had come yet.
+    void restart(const std::string& why);
+
+    /// Sends one worker away for good, which does not end the run.
+    void expel(int worker, const std::string& why);
+
+    /// The run goes on with so many workers, and is finished when they have left.
+    void expect(int workers);
+
+    /// What messages call a worker that is there, e.g. "worker 2 on node3 (10.0.0.3:41412)".
+    std::string name_of_worker(int worker) const;
+
     ServerCounters counters() const;
 
     /// The thread that calls the handler, for timers.
@@ -121,6 +143,11 @@ class ServerEndpoint {
     void message(Session& session, const Header& header, PooledBytes payload);
     void left(Session& session);
     void lost(Session& session, const std::string& reason);
+    void gone(Session& session, const std::string& reason, bool begin_again);
+    void forget(const Session& session);
+    int free_rank() const;
+    static void send_away(const std::shared_ptr<Session>& session, MessageKind kind,
+                          const std::string& why, const std::string& reason);
     void log(const std::string& line) const;
 
     std::shared_ptr<Connection> connection_of(int worker) const;
@@ -129,12 +156,15 @@ class ServerEndpoint {
     const ServerOptions options_;
     ServerHandler& handler_;
     const std::shared_ptr<BufferPool> pool_ = BufferPool::make();
-    int strangers_ = 0;  // connections that have not said hello; the loop's thread
+    std::deque<std::weak_ptr<Session>> strangers_;  // those that have said no hello; loop's thread
 
     mutable std::mutex mutex_;  // over all down to the next blank line
     std::condition_variable changed_;
     int index_;
-    std::map<int, std::shared_ptr<Session>> sessions_;  // by rank; who left or is lost stays
+    std::map<int, std::shared_ptr<Session>> sessions_;  // by rank, until done with
+    std::set<int> came_;                                // ranks that have ever come
+    int expected_;                                      // of them
+    int left_ = 0;                                      // have said good-bye
     std::string last_refusal_;
     std::exception_ptr failure_;
     ServerCounters counters_;

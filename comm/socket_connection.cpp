@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -28,6 +29,19 @@ constexpr size_t turn_bytes = 4 << 20;          // until other connections get t
 constexpr size_t inline_bytes = 32 << 10;       // messages up to this leave on the sender's thread
 constexpr size_t staging_bytes = 16 << 10;      // read ahead: headers and small messages
 constexpr std::chrono::seconds linger_time{1};  // for the other end to read our last words
+
+std::string seconds_of(milliseconds time) {
+    return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 4) + " s";
+}
+
+/// The time so long ago, e.g. "14:03:59".
+std::string time_of_day(milliseconds ago) {
+    const auto then = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now() - ago);
+    std::tm local{};
+    localtime_r(&then, &local);
+    char text[16];
+    return {text, std::strftime(text, sizeof text, "%T", &local)};
+}
 
 /// A message being sent.
 struct Outgoing {
@@ -104,6 +118,7 @@ class StreamConnection final : public SocketConnection,
         : loop_(std::move(loop)),
           peer_name_(std::move(peer)),
           timeout_(options.timeout),
+          lease_(options.lease),
           shaper_(options.emulate),
           shaped_(options.emulate.active()),
           socket_(std::move(socket)),
@@ -122,6 +137,7 @@ class StreamConnection final : public SocketConnection,
             return;
         }
         Outgoing& message = queue_.emplace_back(header, payload, std::move(done));
+        quiet_for_ = milliseconds(0);
         if (shaped_)
             message.start = shaper_.book(Clock::now(), message.total);
         if (sending_)
@@ -138,6 +154,7 @@ class StreamConnection final : public SocketConnection,
     }
 
     void allow_payload(uint64_t bytes) override { cap_ = bytes; }
+    void keep_alive() override { alive_ = true; }
     std::string peer() const override { return peer_name_; }
 
     void end(const std::string& reason) override {
@@ -159,24 +176,37 @@ class StreamConnection final : public SocketConnection,
     void watch(milliseconds tick) override {
         bool blocked = false;
         bool drained = false;
+        bool quiet = false;
         {
             const std::lock_guard lock(mutex_);
+            quiet = alive_ && open_ && !sending_ && (quiet_for_ += tick) >= lease_ / 4;
             blocked = blocked_ && (unsent_for_ += tick) > timeout_;
             drained = saying_goodbye_ && !sending_;
         }
         if (drained && (lingered_ += tick) > linger_time)
             return end("it is closed");
-        const std::string time = std::to_string(timeout_.count() / 1000.0).substr(0, 4) + " s";
+        const std::string time = seconds_of(timeout_);
         if (blocked)
             end("it has taken no data for " + time + " although it has to");
+        else if (alive_ && receiver_ != nullptr && (silent_for_ += tick) > lease_)
+            end("it has given no sign of life for " + seconds_of(lease_) + ", the last at " +
+                time_of_day(silent_for_));
         else if (receiver_ != nullptr && in_message() && (unread_for_ += tick) > timeout_)
             end("it stopped in the middle of a message for " + time);
+        else if (quiet)
+            send_beat();
     }
 
     bool ended() const override { return !socket_; }
 
   private:
     enum class Caller { loop, sender };
+
+    void send_beat() {
+        Header header;
+        header.kind = MessageKind::beat;
+        send(header, {}, [](bool) {});
+    }
 
     // --- sending -------------------------------------------------------------------------------
 
@@ -305,7 +335,7 @@ class StreamConnection final : public SocketConnection,
                     return await_readable();
                 if (count < 0)
                     return end("the connection broke: " + std::string(std::strerror(errno)));
-                unread_for_ = milliseconds(0);
+                unread_for_ = silent_for_ = milliseconds(0);
                 take(static_cast<size_t>(count), direct);
 
                 const auto got = static_cast<size_t>(count);
@@ -360,6 +390,8 @@ class StreamConnection final : public SocketConnection,
                 destination_ = {};
                 state_ = State::checksum;
                 if (header_.payload > 0) {
+                    if (header_.kind == MessageKind::beat)
+                        throw Error("it sent a beat with a payload");
                     destination_ = receiver_->destination(header_);
                     check(destination_.size() == header_.payload, "destination of another size");
                     state_ = State::payload;
@@ -383,7 +415,8 @@ class StreamConnection final : public SocketConnection,
                                 " arrived damaged (its checksum does not hold)");
                 staged_begin_ += checksum_bytes;
                 state_ = State::header;
-                receiver_->received(header_, destination_);
+                if (header_.kind != MessageKind::beat)
+                    receiver_->received(header_, destination_);
                 return true;
             }
         }
@@ -424,8 +457,9 @@ class StreamConnection final : public SocketConnection,
 
     const std::shared_ptr<EventLoop> loop_;
     const std::string peer_name_;
-    const milliseconds timeout_;
+    const milliseconds timeout_, lease_;
     std::atomic<uint64_t> cap_{stranger_frame_cap};
+    std::atomic<bool> alive_{false};
 
     std::mutex mutex_;  // over all down to the next blank line
     std::deque<Outgoing> queue_;
@@ -434,6 +468,7 @@ class StreamConnection final : public SocketConnection,
     bool saying_goodbye_ = false;  // ends when the queue is empty
     bool blocked_ = false;         // the other end takes nothing at present,
     milliseconds unsent_for_{0};   // and has not for so long
+    milliseconds quiet_for_{0};    // since a message was queued
     LinkShaper shaper_;
     const bool shaped_;
 
@@ -449,7 +484,8 @@ class StreamConnection final : public SocketConnection,
     std::array<std::byte, staging_bytes> staging_;
     size_t staged_begin_ = 0;
     size_t staged_end_ = 0;
-    milliseconds unread_for_{0};  // since bytes came
+    milliseconds unread_for_{0};  // since bytes came, while some were missing
+    milliseconds silent_for_{0};  // since bytes came
     milliseconds lingered_{0};    // since the last was sent
 };
 

@@ -130,11 +130,8 @@ class SocketTransport final : public Transport {
         });
 
         Address advertised = bound;
-        if (bound.host == "0.0.0.0" || bound.host == "::") {
-            char name[256] = "localhost";
-            ::gethostname(name, sizeof name - 1);
-            advertised.host = name;
-        }
+        if (bound.host == "0.0.0.0" || bound.host == "::")
+            advertised.host = host_name();
         return {bound.text(), advertised.text()};
     }
 
@@ -216,7 +213,8 @@ class SocketTransport final : public Transport {
 
     void watch() {
         const auto tick = std::clamp<std::chrono::milliseconds>(
-            options_.timeout / 8, std::chrono::milliseconds(5), std::chrono::milliseconds(250));
+            std::min(options_.timeout, options_.lease) / 8, std::chrono::milliseconds(5),
+            std::chrono::milliseconds(250));
         std::erase_if(connections_, [](const auto& connection) { return connection->ended(); });
         for (size_t i = 0; i < connections_.size(); ++i)
             connections_[i]->watch(tick);

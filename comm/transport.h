@@ -61,6 +61,11 @@ class Connection {
     /// Payloads above this are refused when announced; stranger_frame_cap at first.
     virtual void allow_payload(uint64_t bytes) = 0;
 
+    /// From now on both ends give signs of life: where nothing else goes out a beat does, four
+    /// times in TransportOptions::lease, and an end from which nothing has come for that long is
+    /// lost. Threads of one process need none.
+    virtual void keep_alive() {}
+
     /// The other end as addresses go, e.g. "10.0.0.3:41412", "a process of this machine (unix)".
     virtual std::string peer() const = 0;
 
@@ -73,7 +78,8 @@ struct TransportOptions {
     /// For connections: how long without any progress, although there is something to send or half
     /// a message received, until the peer is given up.
     std::chrono::milliseconds timeout{30000};
-    Emulation emulate{};  ///< shapes what this end sends
+    std::chrono::milliseconds lease{10000};  ///< Connection::keep_alive
+    Emulation emulate{};                     ///< shapes what this end sends
     std::string interface {
     };  ///< sockets: name of the network interface to listen on and call from
     bool local_sockets = true;  ///< sockets: whether one machine's processes take Unix sockets

@@ -263,7 +263,7 @@ TEST_P(ClusterTest, RefusalsSayWhatDiffersAtBothEnds) {
               "there is no rank 2 among 2 workers: ranks count from 0");
 
     const auto one = cluster.link(1);
-    EXPECT_TRUE(refusal([](LinkOptions&) {}, 1).starts_with("rank 1 is taken by worker 1 ("));
+    EXPECT_TRUE(refusal([](LinkOptions&) {}, 1).starts_with("rank 1 is taken by worker 1 on "));
 
     // The servers go on: the run is still complete with a worker that fits.
     const std::string missing = error_of([&] { cluster.servers[0].endpoint->wait_finished(1ms); });
@@ -296,7 +296,7 @@ TEST_P(ClusterTest, AWorkerThatNeverComesIsNamed) {
         error_of([&] { cluster.servers[0].endpoint->wait_for_workers(200ms); });
     EXPECT_TRUE(error.starts_with("1 of 2 workers have not come to the server at " +
                                   cluster.worker.servers[0] +
-                                  " within 0.20 s (there are: worker 0 ("))
+                                  " within 0.20 s (there are: worker 0 on "))
         << error;
     EXPECT_NE(error.find("(one was refused: optim.lr is 0.1"), std::string::npos) << error;
     // And the worker that waits is told.
@@ -314,7 +314,7 @@ TEST_P(ClusterTest, AServerThatIsNotThere) {
     EXPECT_LT(Clock::now() - begin, 3s);
     // Server 0 had welcomed it, and says that it is gone.
     const std::string lost = error_of([&] { cluster.servers[0].endpoint->wait_finished(5s); });
-    EXPECT_TRUE(lost.starts_with("worker 0 (")) << lost;
+    EXPECT_TRUE(lost.starts_with("worker 0 on ")) << lost;
     EXPECT_NE(lost.find(") is lost: it closed the connection"), std::string::npos) << lost;
 }
 
@@ -367,7 +367,7 @@ TEST_P(ClusterTest, AFailedWorkerSaysWhy) {
     const auto zero = cluster.link();
     zero->fail("its images cannot be read");
     const std::string error = error_of([&] { cluster.servers[0].endpoint->wait_finished(10s); });
-    EXPECT_TRUE(error.starts_with("worker 0 (")) << error;
+    EXPECT_TRUE(error.starts_with("worker 0 on ")) << error;
     EXPECT_TRUE(error.ends_with(") is lost: it has failed: its images cannot be read")) << error;
 }
 

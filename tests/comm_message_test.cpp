@@ -122,9 +122,9 @@ TEST(Message, RefusesWhatIsNotAHeader) {
               "what it sent is not this program's protocol (it begins with \"GET / HTTP/1.1..\")");
 
     bytes = good;
-    bytes[4] = std::byte{2};
+    bytes[4] = std::byte{1};
     EXPECT_EQ(error_of([&] { parse_header(bytes, 100); }),
-              "it speaks protocol version 2, this program 1: run the same build on every machine");
+              "it speaks protocol version 1, this program 2: run the same build on every machine");
 
     // Any one damaged bit is noticed.
     for (size_t bit = 0; bit < 8 * header_bytes; ++bit) {
@@ -152,23 +152,27 @@ TEST(Message, RefusesImpossibleClaims) {
     header.range = {INT64_MAX, INT64_MAX};
     EXPECT_NE(parse(header, 1000), "no error");
 
-    header.kind = static_cast<MessageKind>(12);
+    header.kind = static_cast<MessageKind>(last_kind + 1);
     header.range = {0, 0};
-    EXPECT_EQ(parse(header, 1000), "it sent a message of unknown kind 12");
+    EXPECT_EQ(parse(header, 1000), "it sent a message of unknown kind 16");
     header.kind = MessageKind::call;
     header.range = {0, 1001};
     EXPECT_EQ(parse(header, 1000), "it sent a call whose name is longer than the message");
 }
 
 TEST(Hello, RoundTrip) {
-    const Hello hello{3, 1, 2, {{"model", "mlp"}, {"optim.lr", ""}}};
+    Hello hello{{}, 3, 1, 2, "node3", {{"model", "mlp"}, {"optim.lr", ""}}};
     EXPECT_EQ(parse_hello(encode(hello)), hello);
-    const Welcome welcome{3, 4};
+    hello.nonce.emplace().fill(std::byte{7});
+    EXPECT_EQ(parse_hello(encode(hello)), hello);
+    Welcome welcome{3, 4, {}};
+    EXPECT_EQ(parse_welcome(encode(welcome)), welcome);
+    welcome.proof.emplace().fill(std::byte{9});
     EXPECT_EQ(parse_welcome(encode(welcome)), welcome);
 }
 
 TEST(Hello, EveryShorterOrLongerPayloadIsRefused) {
-    const auto good = encode(Hello{-1, 0, 1, {{"model", "mlp"}, {"seed", "1"}}});
+    const auto good = encode(Hello{{}, -1, 0, 1, "n", {{"model", "mlp"}, {"seed", "1"}}});
     for (size_t size = 0; size < good.size(); ++size)
         EXPECT_EQ(error_of([&] { parse_hello(std::span(good).first(size)); }),
                   "it sent a hello that is malformed")
@@ -178,17 +182,17 @@ TEST(Hello, EveryShorterOrLongerPayloadIsRefused) {
     EXPECT_NE(error_of([&] { parse_hello(longer); }), "no error");
 
     auto claims_much = good;
-    put<uint32_t>(&claims_much[16], 0xffffffff);  // terms
+    put<uint32_t>(&claims_much[21], 0xffffffff);  // terms
     EXPECT_NE(error_of([&] { parse_hello(claims_much); }), "no error");
     auto long_key = good;
-    put<uint32_t>(&long_key[20], 0x7fffffff);  // bytes of the first key
+    put<uint32_t>(&long_key[25], 0x7fffffff);  // bytes of the first key
     EXPECT_NE(error_of([&] { parse_hello(long_key); }), "no error");
     auto method = good;
     put<uint32_t>(&method[0], 9);
     EXPECT_EQ(error_of([&] { parse_hello(method); }),
               "it wants authentication method 9, which this program does not know");
-    EXPECT_NE(error_of([&] { parse_hello(encode(Hello{0, 2, 2, {}})); }), "no error");
-    EXPECT_NE(error_of([&] { parse_welcome(encode(Welcome{4, 4})); }), "no error");
+    EXPECT_NE(error_of([&] { parse_hello(encode(Hello{{}, 0, 2, 2, "", {}})); }), "no error");
+    EXPECT_NE(error_of([&] { parse_welcome(encode(Welcome{4, 4, {}})); }), "no error");
 }
 
 TEST(Hello, DifferencesAreNamed) {

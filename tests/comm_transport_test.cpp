@@ -385,7 +385,7 @@ TEST(Sockets, AnotherVersionIsRefusedByName) {
                   bytes[4] = std::byte{7};
                   client.send(bytes);
               }),
-              "it speaks protocol version 7, this program 1: run the same build on every machine");
+              "it speaks protocol version 7, this program 2: run the same build on every machine");
 }
 
 TEST(Sockets, DamageIsNoticed) {
