@@ -106,6 +106,7 @@ struct Link::Core {
     LinkCounters counters;
     BusyTime pushing;
     BusyTime pulling;
+    BusyTime travelling;
 };
 
 /// What comes from one server.
@@ -151,6 +152,7 @@ struct Link::Core::Server final : Receiver {
                 if (header.kind == MessageKind::pulled) {
                     core.counters.pull_bytes += static_cast<int64_t>(header.payload);
                     core.pulling.end();
+                    core.travelling.end();
                 } else {
                     split_name(header);
                     core.reply = std::exchange(payload, {});
@@ -332,11 +334,13 @@ void Link::send_push(const Ticket& ticket, const Piece& piece, uint8_t codec, Pa
         const std::lock_guard lock(core_->mutex);
         core_->add_part(*ticket.state_, piece.server);
         core_->pushing.begin();
+        core_->travelling.begin();
         core_->counters.push_bytes += static_cast<int64_t>(header.payload);
     }
     const auto handed_over = [core = core_.get(), state = ticket.state_, piece](bool sent) {
         const std::lock_guard lock(core->mutex);
         core->pushing.end();
+        core->travelling.end();
         if (sent)  // otherwise the connection is lost, and that will be said
             core->finish_part(*state, piece.server);
     };
@@ -379,6 +383,7 @@ Ticket Link::pull(int64_t step, Range range, std::byte* slab) {
                                        {slab + static_cast<size_t>(piece.range.first) * size,
                                         static_cast<size_t>(piece.range.count) * size}};
             core_->pulling.begin();
+            core_->travelling.begin();
         }
         core_->servers[static_cast<size_t>(piece.server)]->connection->send(
             Header{MessageKind::pull, 0, rank(), request, step, piece.range, 0}, {}, [](bool) {});
@@ -482,6 +487,7 @@ LinkCounters Link::counters() const {
     LinkCounters counters = core_->counters;
     counters.push_s = core_->pushing.seconds();
     counters.pull_s = core_->pulling.seconds();
+    counters.travel_s = core_->travelling.seconds();
     return counters;
 }
 

@@ -51,6 +51,7 @@ struct LinkCounters {
     int64_t pull_bytes = 0;  ///< payloads of pulls
     double push_s = 0;       ///< time during which any push was under way, until it was handed over
     double pull_s = 0;       ///< time during which any pull was under way, until it was there
+    double travel_s = 0;     ///< time during which a push or a pull was under way
     double wait_s = 0;       ///< time that wait() has blocked
 };
 

@@ -9,8 +9,19 @@ namespace trainer {
 Shard::Shard(const ShardOptions& options, const Optimizer& optimizer, const ParameterArena& arena,
              Range range)
     : options_(options), optimizer_(optimizer), arena_(arena), range_(range) {
+    staleness_.resize(static_cast<size_t>(std::max(options.workers, 0)));
     check(options.workers >= 1, "a shard serves at least one worker");
     raw_ = make_raw_codec();
+}
+
+Shard::Staleness Shard::staleness() const {
+    Staleness all;
+    for (const Staleness& one : staleness_) {
+        all.sum += one.sum;
+        all.pushes += one.pushes;
+        all.largest = std::max(all.largest, one.largest);
+    }
+    return all;
 }
 
 std::unique_ptr<Shard> Shard::make(const ShardOptions& options, const Optimizer& optimizer,

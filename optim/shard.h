@@ -92,12 +92,16 @@ class Shard {
     /// For a resume: the next push is of global step `step`. The slabs are the caller's to fill.
     virtual void resume_at(int64_t step);
 
-    /// on_arrival: sum over pushes of the updates that came between a worker's pull and its push,
-    /// and how many pushes that were.
+    /// on_arrival: sum over a worker's pushes of the updates that came between its pull and its
+    /// push, the largest of them, and how many pushes that were.
     struct Staleness {
         int64_t sum = 0, pushes = 0, largest = 0;
     };
-    Staleness staleness() const { return staleness_; }
+    const Staleness& staleness(int worker) const {
+        return staleness_[static_cast<size_t>(worker)];
+    }
+    /// The same of all workers together.
+    Staleness staleness() const;
 
     Range range() const { return range_; }
 
@@ -122,7 +126,7 @@ class Shard {
     const ParameterArena& arena_;
     Range range_;
     int64_t steps_ = 0;
-    Staleness staleness_;
+    std::vector<Staleness> staleness_;  // by worker
 
   private:
     struct Waiting {

@@ -105,9 +105,10 @@ class OnArrivalShard final : public Shard {
 
     void apply(int worker, const Worker& from) {
         const int64_t missed = applied_ - from.pulled_at;
-        staleness_.sum += missed;
-        staleness_.pushes += 1;
-        staleness_.largest = std::max(staleness_.largest, missed);
+        Staleness& staleness = staleness_[static_cast<size_t>(worker)];
+        staleness.sum += missed;
+        staleness.pushes += 1;
+        staleness.largest = std::max(staleness.largest, missed);
         const double lr = options_.lr(steps_);
         for (const Push& piece : from.pieces) {
             sum_pushes({&piece, 1}, 1, [&](Range block) { compensate(worker, block); });

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the program and links it as ./trainer, and parse_log as tools/parse_log:
+# Builds the program and links it as ./trainer, and parse_log and compare in tools:
 # tools/build.sh [PRESET [TARGET...]]
 # PRESET is one of CMakePresets.json (default: $TRAINER_PRESET, else release); without a TARGET it
 # is these two alone. Says nothing but what fails; up to date, it is a matter of a second.
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 preset=${1:-${TRAINER_PRESET:-release}}
 shift $(($# > 0 ? 1 : 0))
 targets=("${@:-trainer}")
-[ $# -gt 0 ] || targets+=(parse_log)
+[ $# -gt 0 ] || targets+=(parse_log compare)
 mkdir -p build
 log=build/$preset.log
 
@@ -45,4 +45,6 @@ link() {
     fi
 }
 link trainer "build/$preset/tools/trainer/trainer" "build/$preset/tools/trainer/trainer"
-link tools/parse_log "../build/$preset/tools/log/parse_log" "build/$preset/tools/log/parse_log"
+for tool in parse_log compare; do
+    link "tools/$tool" "../build/$preset/tools/log/$tool" "build/$preset/tools/log/$tool"
+done

@@ -21,7 +21,9 @@ struct Row {
     double best_epoch = absent;
     double images_per_s = absent, seconds = 0;
     double reached_s = absent, reached_epoch = absent, reached_step = absent;
-    double exposed = absent;                          // share of the step, mean of the workers
+    // Shares of the step, means of the workers.
+    double computing = absent, exposed = absent, waiting = absent;
+    double staleness = absent;                        // mean of the workers; NaN where 0
     double push_bytes = absent, pull_bytes = absent;  // a step, all workers
 };
 
@@ -30,15 +32,18 @@ double or_absent(int64_t value) {
 }
 
 void take_communication(const Run& run, Row& row) {
-    double steps = 0, exposed = 0;
+    double steps = 0, staleness = 0;
     Breakdown sum;
     for (const auto& [worker, series] : run.comm) {
         if (series.empty())
             continue;
         const Point total = series.total();
         const Breakdown mean = breakdown_of(series);
-        exposed += mean.exposed;
-        sum.compute += mean.step();
+        sum.compute += mean.compute;
+        sum.exposed += mean.exposed;
+        sum.wait += mean.wait;
+        if (!std::isnan(total[Field::staleness]))
+            staleness += total[Field::staleness] / static_cast<double>(run.comm.size());
         steps = std::max(steps, static_cast<double>(total.step));
         const auto add = [](double& to, double value) {
             if (!std::isnan(value))
@@ -47,8 +52,13 @@ void take_communication(const Run& run, Row& row) {
         add(row.push_bytes, total[Field::push_bytes]);
         add(row.pull_bytes, total[Field::pull_bytes]);
     }
-    if (sum.compute > 0)
-        row.exposed = exposed / sum.compute;
+    if (sum.step() > 0) {
+        row.computing = sum.compute / sum.step();
+        row.exposed = sum.exposed / sum.step();
+        row.waiting = sum.wait / sum.step();
+    }
+    if (staleness > 0)
+        row.staleness = staleness;
     row.push_bytes /= std::max(steps, 1.0);
     row.pull_bytes /= std::max(steps, 1.0);
 }
@@ -101,29 +111,63 @@ struct Column {
     std::vector<std::string> cells;
 };
 
-std::string layout(const std::vector<Column>& columns, size_t rows) {
-    // Bytes that continue a character of UTF-8 take no room.
-    const auto width_of = [](const std::string& text) {
-        return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-            return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-        }));
-    };
-    std::string text;
-    for (size_t row = 0; row <= rows; ++row) {
+// Bytes that continue a character of UTF-8 take no room.
+size_t width_of(const std::string& text) {
+    return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+        return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+    }));
+}
+
+class Table {
+  public:
+    explicit Table(const std::vector<Row>& rows) : rows_(rows) {}
+
+    /// A column of `cell(row)`; where not `always`, only if a cell says something.
+    template <typename Cell>
+    void add(const std::string& title, bool left, Cell cell, bool always = true) {
+        Column column{title, left, {}};
+        bool any = always;
+        for (const Row& row : rows_) {
+            column.cells.push_back(cell(row));
+            any = any || (column.cells.back() != "-" && !column.cells.back().empty());
+        }
+        if (any)
+            columns_.push_back(std::move(column));
+    }
+
+    std::string text(bool markdown) const {
+        std::string text;
+        for (size_t row = 0; row <= rows_.size(); ++row) {
+            text += line(row, markdown);
+            if (row == 0 && markdown) {
+                for (const Column& column : columns_)
+                    text += column.left ? "|---" : "|---:";
+                text += "|\n";
+            }
+        }
+        return text;
+    }
+
+  private:
+    // Row 0 is that of the titles.
+    std::string line(size_t row, bool markdown) const {
         std::string line;
-        for (const Column& column : columns) {
+        for (const Column& column : columns_) {
             size_t width = width_of(column.title);
             for (const std::string& cell : column.cells)
                 width = std::max(width, width_of(cell));
             const std::string& cell = row == 0 ? column.title : column.cells[row - 1];
             const std::string space(width - width_of(cell), ' ');
-            line += (line.empty() ? "" : "  ") + (column.left ? cell + space : space + cell);
+            line += markdown ? "| " : line.empty() ? "" : "  ";
+            line += (column.left ? cell + space : space + cell) + (markdown ? " " : "");
         }
         line.erase(line.find_last_not_of(' ') + 1);
-        text += line + "\n";
+        return line + (markdown ? " |\n" : "\n");
     }
-    return text;
-}
+
+    const std::vector<Row>& rows_;
+    std::vector<Column> columns_;
+};
 
 Json json_number(double number) {
     if (std::isnan(number))
@@ -216,45 +260,71 @@ std::string summary_table(const std::vector<Run>& runs, std::optional<double> ac
     std::vector<Row> rows;
     for (const Run& run : runs)
         rows.push_back(row_of(run));
-    std::vector<Column> columns;
-    const auto add = [&](const std::string& title, bool left, auto cell, bool always = true) {
-        Column column{title, left, {}};
-        bool any = always;
-        for (const Row& row : rows) {
-            column.cells.push_back(cell(row));
-            any = any || (column.cells.back() != "-" && !column.cells.back().empty());
-        }
-        if (any)
-            columns.push_back(std::move(column));
-    };
+    Table table(rows);
     const auto percent = [](double fraction) { return fixed(100 * fraction, 2); };
-    add("run", true, [](const Row& row) { return row.label; });
-    add(
+    table.add("run", true, [](const Row& row) { return row.label; });
+    table.add(
         "model", true, [](const Row& row) { return row.model; }, false);
-    add(
+    table.add(
         "variant", true, [](const Row& row) { return row.variant; }, false);
-    add(
+    table.add(
         "workers", false, [](const Row& row) { return fixed(row.workers, 0); }, false);
-    add("epochs", false, [](const Row& row) { return compact(row.epochs, 4); });
-    add("steps", false, [](const Row& row) { return std::to_string(row.steps); });
-    add("train loss", false, [](const Row& row) { return fixed(row.train_loss, 4); });
-    add("test loss", false, [](const Row& row) { return fixed(row.test_loss, 4); });
-    add("top-1 %", false, [&](const Row& row) { return percent(row.top1); });
-    add("best %", false, [&](const Row& row) { return percent(row.best_top1); });
-    add(
+    table.add("epochs", false, [](const Row& row) { return compact(row.epochs, 4); });
+    table.add("steps", false, [](const Row& row) { return std::to_string(row.steps); });
+    table.add("train loss", false, [](const Row& row) { return fixed(row.train_loss, 4); });
+    table.add("test loss", false, [](const Row& row) { return fixed(row.test_loss, 4); });
+    table.add("top-1 %", false, [&](const Row& row) { return percent(row.top1); });
+    table.add("best %", false, [&](const Row& row) { return percent(row.best_top1); });
+    table.add(
         "in epoch", false, [](const Row& row) { return fixed(row.best_epoch, 0); }, false);
-    add("images/s", false, [](const Row& row) { return fixed(row.images_per_s, 0); });
-    add("time", false, [](const Row& row) { return duration(row.seconds); });
+    table.add("images/s", false, [](const Row& row) { return fixed(row.images_per_s, 0); });
+    table.add("time", false, [](const Row& row) { return duration(row.seconds); });
     const auto reached = [](const Row& row) {
         return std::isnan(row.reached_s)
                    ? std::string("-")
                    : duration(row.reached_s) + " (epoch " + fixed(row.reached_epoch, 0) + ")";
     };
     if (accuracy)
-        add("time to " + compact(100 * *accuracy) + " %", false, reached);
-    add(
+        table.add("time to " + compact(100 * *accuracy) + " %", false, reached);
+    table.add(
         "exposed %", false, [](const Row& row) { return fixed(100 * row.exposed, 1); }, false);
-    return layout(columns, rows.size());
+    return table.text(false);
+}
+
+std::string comparison_table(const std::vector<Run>& runs, std::optional<double> accuracy,
+                             bool markdown) {
+    std::vector<Row> rows;
+    for (const Run& run : runs)
+        rows.push_back(row_of(run));
+    Table table(rows);
+    const auto megabytes = [](double bytes, double workers) {
+        return fixed(1e-6 * bytes / (std::isnan(workers) ? 1 : workers), 2);
+    };
+    table.add("run", true, [](const Row& row) { return row.label; });
+    table.add("variant", true, [](const Row& row) { return row.variant; });
+    table.add("workers", false, [](const Row& row) { return fixed(row.workers, 0); });
+    table.add("epochs", false, [](const Row& row) { return compact(row.epochs, 3); });
+    table.add("top-1 %", false, [](const Row& row) { return fixed(100 * row.top1, 2); });
+    table.add("images/s", false, [](const Row& row) { return fixed(row.images_per_s, 0); });
+    table.add("speed", false, [&](const Row& row) {
+        return fixed(row.images_per_s / rows.front().images_per_s, 2) + "x";
+    });
+    table.add("time", false, [](const Row& row) { return duration(row.seconds); });
+    if (accuracy)
+        table.add("time to " + compact(100 * *accuracy) + " %", false, [](const Row& row) {
+            return std::isnan(row.reached_s) ? std::string("-") : duration(row.reached_s);
+        });
+    table.add("push MB", false,
+              [&](const Row& row) { return megabytes(row.push_bytes, row.workers); });
+    table.add("pull MB", false,
+              [&](const Row& row) { return megabytes(row.pull_bytes, row.workers); });
+    table.add("exposed %", false, [](const Row& row) { return fixed(100 * row.exposed, 1); });
+    table.add("exposed/computing", false,
+              [](const Row& row) { return fixed(row.exposed / row.computing, 2); });
+    table.add("waiting %", false, [](const Row& row) { return fixed(100 * row.waiting, 1); });
+    table.add(
+        "staleness", false, [](const Row& row) { return fixed(row.staleness, 2); }, false);
+    return table.text(markdown);
 }
 
 std::string summary_csv(const std::vector<Run>& runs, std::optional<double> accuracy) {

@@ -61,6 +61,8 @@ struct Rhythm {
     }
     bool has_boundary(int64_t step) const { return evaluates(step) || saves(step); }
     bool logs_window(int64_t step) const { return step % log_every_steps == 0; }
+    /// Where the time went; to the last step too, however short the run.
+    bool logs_comm(int64_t step) const { return logs_window(step) || is_last(step); }
     bool logs_epoch(int64_t step) const { return is_last(step) || ends_epochs(step, 1); }
 };
 

@@ -36,7 +36,7 @@ WorkerOptions worker_options(const Config& config) {
 
 LinkCounters operator-(const LinkCounters& a, const LinkCounters& b) {
     return {a.push_bytes - b.push_bytes, a.pull_bytes - b.pull_bytes, a.push_s - b.push_s,
-            a.pull_s - b.pull_s, a.wait_s - b.wait_s};
+            a.pull_s - b.pull_s, a.travel_s - b.travel_s, a.wait_s - b.wait_s};
 }
 
 std::string name(std::string_view text) {

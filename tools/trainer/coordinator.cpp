@@ -47,7 +47,8 @@ JobCoordinator::JobCoordinator(const Config& config, const ClusterPlan& plan,
       starting_(static_cast<size_t>(workers_)),
       boundary_(static_cast<size_t>(workers_)),
       totals_(static_cast<size_t>(workers_)),
-      traffic_(static_cast<size_t>(workers_)) {}
+      traffic_(static_cast<size_t>(workers_)),
+      staleness_(static_cast<size_t>(workers_)) {}
 
 void JobCoordinator::attach(Server& server, ServerEndpoint& endpoint) {
     server_ = &server;
@@ -271,6 +272,8 @@ void JobCoordinator::progress(int worker, int64_t step, const job::Progress& pro
     progress_.erase(step);
     if (rhythm_.logs_window(step))
         log_window(step, complete);
+    if (rhythm_.logs_comm(step))
+        log_comm(step, complete);
     if (rhythm_.logs_epoch(step))
         log_epoch(step, complete);
 }
@@ -286,10 +289,14 @@ void JobCoordinator::log_window(int64_t step, const std::vector<job::Progress>& 
         *record.data_wait += worker.window_spent.data_wait_s / workers_;
     }
     log_->record(record, position(step));
-    const Shard::Staleness now = server_->shard().staleness();
-    const double staleness = share(static_cast<double>(now.sum - staleness_.sum),
-                                   static_cast<double>(now.pushes - staleness_.pushes));
-    staleness_ = now;
+}
+
+void JobCoordinator::log_comm(int64_t step, const std::vector<job::Progress>& progress) {
+    // What the worker that waited least has waited for is communication; what others waited longer
+    // is for slower workers.
+    double exposed = progress.front().window_link.wait_s;
+    for (const job::Progress& worker : progress)
+        exposed = std::min(exposed, worker.window_link.wait_s);
     for (int worker = 0; worker < workers_; ++worker) {
         const job::Progress& from = progress[static_cast<size_t>(worker)];
         const LinkCounters& link = from.window_link;
@@ -302,13 +309,19 @@ void JobCoordinator::log_window(int64_t step, const std::vector<job::Progress>& 
         comm.wait_s = link.wait_s;
         comm.data_wait = from.window_spent.data_wait_s;
         comm.compute_s = from.window_spent.step_s - from.window_spent.data_wait_s - link.wait_s;
-        comm.staleness = staleness;
+        comm.exposed_s = exposed;
+        comm.hidden_s = std::max(0.0, link.travel_s - link.wait_s);
+        const Shard::Staleness& now = server_->shard().staleness(worker);
+        Shard::Staleness& before = staleness_[static_cast<size_t>(worker)];
+        comm.staleness = share(static_cast<double>(now.sum - before.sum),
+                               static_cast<double>(now.pushes - before.pushes));
+        before = now;
         log_->record(comm, position(step));
         LinkCounters& total = traffic_[static_cast<size_t>(worker)];
         total.push_bytes += link.push_bytes;
         total.pull_bytes += link.pull_bytes;
-        total.push_s += link.push_s;
-        total.pull_s += link.pull_s;
+        total.travel_s += link.travel_s;
+        total.wait_s += exposed;
     }
 }
 
@@ -519,13 +532,22 @@ ExitCode JobCoordinator::finish() {
             slowest = worker;
         const LinkCounters& link = traffic_[static_cast<size_t>(worker)];
         const double computing = spent.step_s - spent.wait_s - spent.data_wait_s;
+        const Shard::Staleness& staleness = server_->shard().staleness(worker);
+        const std::string late =
+            staleness.pushes == 0
+                ? std::string()
+                : format("; staleness %.2f, at most %ld",
+                         static_cast<double>(staleness.sum) / static_cast<double>(staleness.pushes),
+                         staleness.largest);
         log_->say(format(
-            "worker %-5d %.1f ms a step: computing %.0f %%, waiting for data %.0f %%, "
-            "for servers %.0f %%; pushes under way %.0f %%, pulls %.0f %%",
+            "worker %-5d %.1f ms a step: computing %.1f %%, waiting for data %.1f %%, "
+            "for messages to travel %.1f %%, for other workers %.1f %%; messages travel in "
+            "%.0f %% of the time%s",
             worker, 1e3 * spent.step_s / static_cast<double>(spent.steps),
             100 * share(computing, spent.step_s), 100 * share(spent.data_wait_s, spent.step_s),
-            100 * share(spent.wait_s, spent.step_s), 100 * share(link.push_s, spent.step_s),
-            100 * share(link.pull_s, spent.step_s)));
+            100 * share(std::min(link.wait_s, spent.wait_s), spent.step_s),
+            100 * share(std::max(0.0, spent.wait_s - link.wait_s), spent.step_s),
+            100 * share(link.travel_s, spent.step_s), late.c_str()));
     }
     if (workers_ > 1 && totals_[0].steps > 0)
         log_->say(format("slowest      worker %d, %.1f ms a step without waiting for servers",

@@ -64,6 +64,7 @@ class JobCoordinator final : public Coordinator {
     void start_all();
 
     void progress(int worker, int64_t step, const job::Progress& progress);
+    void log_comm(int64_t step, const std::vector<job::Progress>& progress);
     void log_window(int64_t step, const std::vector<job::Progress>& progress);
     void log_epoch(int64_t step, const std::vector<job::Progress>& progress);
 
@@ -119,7 +120,7 @@ class JobCoordinator final : public Coordinator {
     std::map<int64_t, std::vector<std::optional<job::Progress>>> progress_;
     std::vector<job::Spent> totals_;
     std::vector<LinkCounters> traffic_;
-    Shard::Staleness staleness_;  // at the last record
+    std::vector<Shard::Staleness> staleness_;  // by worker, at the last record
 
     bool stopping_ = false;
     int signal_ = 0;

@@ -1,0 +1,257 @@
+// compare: runs configs one after another, or reads the logs of runs, and prints one table of them.
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <sstream>
+
+#include "engine/error.h"
+#include "tools/log/run.h"
+#include "tools/log/summary.h"
+
+extern char** environ;
+
+namespace trainer::logs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int stopped = 75;  // the trainer's exit code where a signal stopped it
+
+struct Options {
+    std::vector<std::string> entries, common;
+    std::string runs = "runs/compare", trainer = "./trainer";
+    bool csv = false, json = false, markdown = false, help = false;
+    std::optional<double> time_to;
+    std::string text;  // of --help
+};
+
+/// What is compared: a config with keys of its own, or the log of a run.
+struct Entry {
+    std::string label;
+    std::string config;             ///< empty: only read
+    std::vector<std::string> keys;  ///< as --set takes them
+    fs::path log;
+};
+
+constexpr const char* description =
+    "Runs configs one after another and prints a table of them, or of runs that there are.\n"
+    "  tools/compare resnet20_ssgd.yaml resnet20_ssd.yaml --set train.epochs=10\n"
+    "  tools/compare 'glu: resnet20_ssd.yaml' \\\n"
+    "                'momentum: resnet20_ssd.yaml distributed.local.rule=momentum'\n"
+    "  tools/compare runs/resnet20_ssgd runs/resnet20_ssd --time-to 0.9\n"
+    "An ENTRY is a config, keys of its own behind it and a label before it where wanted; or the\n"
+    "directory or log of a run. Stopped at any time, the same command goes on where it was.";
+
+Options parse(int count, const char* const* arguments) {
+    Options options;
+    CLI::App app(description, "compare");
+    app.set_help_flag();
+    app.add_flag("--help,-h", options.help, "says this");
+    app.add_option("ENTRY", options.entries, "configs, or logs of runs");
+    app.add_option("--set", options.common, "a key of all configs: optim.lr=0.2")
+        ->type_name("KEY=VALUE")
+        ->expected(1)
+        ->take_all();
+    app.add_option("--runs", options.runs, "where the runs go (default runs/compare)")
+        ->type_name("DIR");
+    app.add_option("--trainer", options.trainer, "the program (default ./trainer)")
+        ->type_name("FILE")
+        ->take_last();
+    app.add_flag("--csv", options.csv, "the table as CSV, numbers in full");
+    app.add_flag("--json", options.json, "the table and the curves as JSON");
+    app.add_flag("--markdown", options.markdown, "the table as a table of Markdown");
+    app.add_option("--time-to", options.time_to,
+                   "when test accuracy first reached this, as 0.90 or 90")
+        ->check(CLI::Range(0.0, 100.0))
+        ->type_name("ACCURACY");
+    try {
+        app.parse(count, arguments);
+    } catch (const CLI::ParseError& error) {
+        std::string message = error.what();
+        std::replace(message.begin(), message.end(), '\n', ' ');
+        throw UsageError(message + " (see --help)");
+    }
+    options.text = app.help();
+    if (options.help)
+        return options;
+    if (options.entries.empty())
+        throw UsageError(
+            "which configs? e.g. tools/compare resnet20_ssgd.yaml resnet20_ssd.yaml "
+            "(see --help)");
+    if (options.csv + options.json + options.markdown > 1)
+        throw UsageError("--csv, --json and --markdown: one at a time");
+    if (options.time_to && *options.time_to > 1)
+        *options.time_to /= 100;
+    return options;
+}
+
+/// What of a text may stand in a file's name.
+std::string as_name(const std::string& text) {
+    std::string name;
+    for (const char c : text)
+        name += std::isalnum(static_cast<unsigned char>(c)) || std::strchr("._-+=", c) ? c : '_';
+    return name;
+}
+
+Entry entry_of(const std::string& text, const Options& options) {
+    Entry entry;
+    if (fs::exists(text) && (fs::is_directory(text) || !text.ends_with(".yaml"))) {
+        entry.log = text;
+        return entry;
+    }
+    std::string rest = text;
+    if (const size_t colon = text.find(": "); colon != std::string::npos) {
+        entry.label = text.substr(0, colon);
+        rest = text.substr(colon + 2);
+    }
+    std::istringstream words(rest);
+    words >> entry.config;
+    for (std::string word; words >> word;)
+        entry.keys.push_back(word);
+    if (!entry.config.ends_with(".yaml"))
+        throw UsageError("'" + text + "' is no run, and no config (whose name ends in .yaml)");
+    for (const std::string& key : entry.keys)
+        if (key.find('=') == std::string::npos)
+            throw UsageError("'" + text + "': '" + key + "' is not KEY=VALUE");
+    if (entry.label.empty()) {
+        entry.label = fs::path(entry.config).stem();
+        for (const std::string& key : entry.keys)
+            entry.label += " " + key.substr(key.rfind('.', key.find('=')) + 1);
+    }
+    entry.log = fs::path(options.runs) / as_name(entry.label);
+    return entry;
+}
+
+/// Runs the trainer to its end; returns its exit code. What it says goes to this program's errors,
+/// so that the table alone is its output.
+int run_trainer(const Entry& entry, const Options& options) {
+    std::vector<std::string> arguments{options.trainer, "--config", entry.config};
+    const auto set = [&](const std::string& assignment) {
+        arguments.push_back("--set");
+        arguments.push_back(assignment);
+    };
+    std::ranges::for_each(options.common, set);
+    std::ranges::for_each(entry.keys, set);
+    set("log.dir=" + entry.log.string());
+    set("checkpoint.dir=" + entry.log.string());
+    std::vector<char*> raw;
+    for (std::string& argument : arguments)
+        raw.push_back(argument.data());
+    raw.push_back(nullptr);
+
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    sigset_t defaults;
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGINT);
+    sigaddset(&defaults, SIGTERM);
+    posix_spawnattr_setsigdefault(&attributes, &defaults);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+    pid_t child = -1;
+    const int error = posix_spawn(&child, raw[0], &actions, &attributes, raw.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    if (error != 0)
+        throw UsageError("'" + options.trainer + "' cannot be started: " + std::strerror(error) +
+                         "; build it with tools/build.sh or name it with --trainer");
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// The entries that are configs, in their order; those that failed are told and left out. Returns
+/// the exit code.
+int run_all(std::vector<Entry>& entries, const Options& options) {
+    // Ctrl-C goes to the trainer too, which stops with a checkpoint.
+    std::signal(SIGINT, SIG_IGN);
+    int code = 0;
+    std::vector<Entry> done;
+    for (size_t i = 0; i < entries.size(); ++i) {
+        const Entry& entry = entries[i];
+        if (!entry.config.empty()) {
+            std::cerr << "compare: " << i + 1 << " of " << entries.size() << ": " << entry.label
+                      << " -> " << entry.log.string() << std::endl;
+            const int result = run_trainer(entry, options);
+            if (result == stopped) {
+                std::cerr << "compare: stopped; the same command goes on\n";
+                return stopped;
+            }
+            if (result != 0) {
+                std::cerr << "compare: " << entry.label << " failed (exit code " << result
+                          << ", above: why); left out of the table\n";
+                code = 1;
+                continue;
+            }
+        }
+        done.push_back(entry);
+    }
+    entries = std::move(done);
+    return code;
+}
+
+int run(const Options& options) {
+    if (options.help) {
+        std::cout << options.text;
+        return 0;
+    }
+    std::vector<Entry> entries;
+    for (const std::string& text : options.entries) {
+        Entry entry = entry_of(text, options);
+        for (const Entry& other : entries)
+            if (other.log == entry.log)
+                throw UsageError("'" + other.label + "' is there twice; give one a label: '" +
+                                 "NAME: " + text + "'");
+        entries.push_back(std::move(entry));
+    }
+    const int code = run_all(entries, options);
+    if (code == stopped)
+        return code;
+    if (entries.empty())
+        throw Error("no run is left to compare");
+    std::vector<Run> runs;
+    for (const Entry& entry : entries) {
+        runs.push_back(read_run(entry.log, options.time_to));
+        if (runs.back().sessions == 0 && runs.back().last_step() == 0)
+            throw UsageError("'" + entry.log.string() + "': no record of a run is in it");
+    }
+    label_runs(runs);
+    for (size_t i = 0; i < runs.size(); ++i)
+        if (!entries[i].label.empty())
+            runs[i].label = entries[i].label;
+    std::cout << (options.csv    ? summary_csv(runs, options.time_to)
+                  : options.json ? summary_json(runs, options.time_to)
+                                 : comparison_table(runs, options.time_to, options.markdown));
+    return code;
+}
+
+int fail(const std::string& message, int code) {
+    std::cerr << "compare: error: " << message << "\n";
+    return code;
+}
+
+}  // namespace
+}  // namespace trainer::logs
+
+int main(int count, char** arguments) {
+    using namespace trainer;
+    try {
+        return logs::run(logs::parse(count, arguments));
+    } catch (const UsageError& error) {
+        return logs::fail(error.what(), 2);
+    } catch (const std::exception& error) {
+        return logs::fail(error.what(), 1);
+    }
+}
