@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "data/normalization.h"
+#include "data/photo_transform.h"
 
 namespace trainer {
 
@@ -18,6 +19,8 @@ struct AugmentOptions {
     /// (cutout, arXiv 1708.04552: the centre is uniform in the image, so that part of the square
     /// may lie outside); 0: off.
     int64_t cutout = 0;
+    /// Of photographs, in place of all the above.
+    PhotoAugmentOptions photo = {};
 };
 
 /// What augmentation does to one image. The default leaves it alone.

@@ -28,6 +28,8 @@ const std::vector<Reader>& readers() {
     static const std::vector<Reader> table = {{"cifar10", read_cifar10},
                                               {"cifar100", read_cifar100},
                                               {"fashion_mnist", read_fashion_mnist},
+                                              {"folder", list_photos},
+                                              {"imagenet", list_photos},
                                               {"mnist", read_mnist},
                                               {"synthetic", make_synthetic}};
     return table;

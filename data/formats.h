@@ -17,6 +17,9 @@ Dataset read_idx(const DatasetOptions& options, std::vector<std::string> class_n
 /// Made up on the spot (synthetic.cpp).
 Dataset make_synthetic(const DatasetOptions& options);
 
+/// Photographs in class folders or shards (photos.cpp): imagenet and folder.
+Dataset list_photos(const DatasetOptions& options);
+
 /// Takes zeroed memory for the images; count, channels, height and width are set already.
 void allocate_images(Dataset& dataset);
 

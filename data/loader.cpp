@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "data/permutation.h"
+#include "data/photo_source.h"
 #include "engine/error.h"
 
 namespace trainer {
@@ -37,12 +38,18 @@ void check_options(const LoaderOptions& options, int64_t count) {
             std::to_string(count) + " samples; lower data.batch_size or set data.drop_last: false");
 }
 
+std::unique_ptr<SampleSource> source_of(const Dataset& dataset, const LoaderOptions& options) {
+    if (dataset.has_photos())
+        return std::make_unique<PhotoSource>(dataset, options.augment.photo, options.normalization,
+                                             options.seed);
+    return std::make_unique<DatasetSource>(dataset, options.augment, options.normalization,
+                                           options.seed);
+}
+
 }  // namespace
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
-    : Loader(std::make_unique<DatasetSource>(dataset, options.augment, options.normalization,
-                                             options.seed),
-             options) {}
+    : Loader(source_of(dataset, options), options) {}
 
 Loader::Loader(std::unique_ptr<SampleSource> source, const LoaderOptions& options)
     : options_(options), source_(std::move(source)), end_{} {
@@ -97,6 +104,7 @@ void Loader::start(int64_t epoch, int64_t step) {
     ended_ = holding_ = false;
     opened_ = taken_ = 0;
     claimed_ = options_.batch;
+    ahead_epoch_ = -1;
     running_ = true;
     work_.notify_all();
 }
@@ -126,14 +134,18 @@ const Batch& Loader::next() {
 }
 
 void Loader::work(std::stop_token stop) {
+    std::vector<int32_t> ahead;
     std::unique_lock lock(mutex_);
     const auto may_work = [&] { return running_ && (claimed_ < options_.batch || may_open()); };
     while (work_.wait(lock, stop, may_work) && !stop.stop_requested()) {
         if (claimed_ == options_.batch)
             open();
         const Task task = claim();
+        const bool tells = source_->reads_ahead() && gather_ahead(ahead);
         ++busy_;
         lock.unlock();
+        if (tells)
+            source_->read_ahead(ahead);
         std::exception_ptr error;
         int64_t sample = task.first;
         try {
@@ -175,6 +187,34 @@ void Loader::open() {
         ++epoch_;
         ended_ = !options_.repeat;
     }
+}
+
+// The samples of the next few steps, sorted, where the source has not been told of them: enough at
+// once that a disk or a server can take them in an order of its own.
+bool Loader::gather_ahead(std::vector<int32_t>& indices) {
+    constexpr int64_t least_samples = 512;
+    const int64_t window = std::max((least_samples + options_.batch - 1) / options_.batch,
+                                    2 * options_.ring);  // steps
+    if (ahead_epoch_ != order_epoch_) {
+        ahead_epoch_ = order_epoch_;
+        // The step that was opened last.
+        ahead_step_ = slot_of(opened_ - 1).batch.step;
+    }
+    const int64_t at = slot_of(opened_ - 1).batch.step;
+    if (ahead_step_ >= steps_ || at + window <= ahead_step_)
+        return false;
+    const int64_t until = std::min(steps_, ahead_step_ + window);
+    const int64_t whole = options_.workers * options_.batch;
+    indices.clear();
+    for (; ahead_step_ < until; ++ahead_step_) {
+        const int64_t global_first = ahead_step_ * whole;
+        const Range own = part_of(std::min(whole, source_->count() - global_first), options_.worker,
+                                  options_.workers);
+        const auto first = order_.begin() + global_first + own.first;
+        indices.insert(indices.end(), first, first + own.count);
+    }
+    std::sort(indices.begin(), indices.end());
+    return true;
 }
 
 Loader::Task Loader::claim() {

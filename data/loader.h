@@ -90,6 +90,12 @@ class Loader {
     /// Time that next() has spent waiting, since the loader was made.
     double waited_seconds() const { return waited_seconds_; }
 
+    /// What the threads have spent their time with.
+    SourceTimes source_times() const { return source_->times(); }
+
+    /// What a user should be told, e.g. of images that were skipped: lines not taken yet.
+    std::vector<std::string> take_notes() { return source_->take_notes(); }
+
   private:
     /// A batch in the ring.
     struct Slot {
@@ -112,6 +118,7 @@ class Loader {
     void work(std::stop_token stop);
     bool may_open() const;
     void open();
+    bool gather_ahead(std::vector<int32_t>& indices);
     Task claim();
     void fill(Slot& slot, int64_t sample) const;
     void finish(const Task& task, std::exception_ptr error, int64_t failed_sample);
@@ -132,7 +139,8 @@ class Loader {
     std::vector<Slot> slots_;
     std::vector<int32_t> order_;  // of order_epoch_
     int64_t order_epoch_ = -1;
-    int64_t epoch_ = 0, step_ = 0;  // of the batch to open next
+    int64_t ahead_epoch_ = -1, ahead_step_ = 0;  // read_ahead() was told of the steps before
+    int64_t epoch_ = 0, step_ = 0;               // of the batch to open next
     bool running_ = false;
     bool ended_ = false;    // no batch is left to open (not `repeat`)
     bool holding_ = false;  // the caller has batch taken_ - 1

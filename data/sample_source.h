@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "data/augment.h"
 #include "data/dataset.h"
@@ -9,6 +12,12 @@
 #include "engine/dtype.h"
 
 namespace trainer {
+
+/// Time that the threads of a source have spent, over all samples so far.
+struct SourceTimes {
+    double read_s = 0, decode_s = 0;
+    int64_t samples = 0;
+};
 
 /// Samples that are pure functions of (epoch, index). Called by several threads at once.
 class SampleSource {
@@ -22,6 +31,15 @@ class SampleSource {
     /// [channels, height, width], its class to `label`. May throw Error; the loader's next() then
     /// throws it.
     virtual void load(int64_t epoch, int64_t index, float* image, int32_t& label) const = 0;
+
+    /// Whether read_ahead() does anything.
+    virtual bool reads_ahead() const { return false; }
+    /// Hears which samples will be loaded soon, ascending.
+    virtual void read_ahead(std::span<const int32_t>) const {}
+
+    virtual SourceTimes times() const { return {}; }
+    /// What a user should be told: lines that were not taken yet.
+    virtual std::vector<std::string> take_notes() const { return {}; }
 };
 
 /// The samples of a Dataset, augmented and normalised.

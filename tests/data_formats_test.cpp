@@ -427,7 +427,7 @@ TEST(LoadDataset, UnknownNameIsAUsageError) {
     } catch (const UsageError& error) {
         EXPECT_STREQ(error.what(),
                      "unknown data set 'cifar11'; data.dataset is one of cifar10, cifar100, "
-                     "fashion_mnist, mnist, synthetic");
+                     "fashion_mnist, folder, imagenet, mnist, synthetic");
     }
 }
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the build, the tests and the data need and this machine lacks: packages of
-# Debian 12 or 13 or Ubuntu 24.04. Says nothing where nothing is missing.
+# Debian 12 or 13 or Ubuntu 24.04. Says nothing where nothing is missing. With --cuda it does so
+# for the CUDA engine, with --doctor it says what of that is here.
 set -euo pipefail
+case ${1:-} in --cuda | --doctor) exec "$(dirname "$0")/setup_cuda.sh" "$1" ;; esac
 
 required=(
     g++ cmake ninja-build                       # to build
@@ -15,7 +17,7 @@ optional=(
     libdnnl-dev libisal-dev dataset-fashion-mnist ccache
     libprotobuf-dev protobuf-compiler           # ONNX and TensorBoard
     librsvg2-dev fonts-dejavu-core pkgconf      # plots as PNG
-    libopencv-imgcodecs-dev libopencv-imgproc-dev  # to decode images
+    libopencv-imgcodecs-dev libopencv-imgproc-dev libjpeg-dev  # to decode images
     python3-venv                                # tests with Python's packages
 )
 
