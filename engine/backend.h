@@ -5,7 +5,10 @@
 // backend likes them: only the backend's operations look inside.
 #pragma once
 
+#include <cstring>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -114,6 +117,54 @@ class Loss {
     virtual LossSums run(Lane& lane, int64_t mean_over) = 0;
 };
 
+/// The steps of one executor on a device that computes apart from the calling thread. There
+/// operations and losses only line up work, which runs in that order; Loss::run returns nothing of
+/// use. What is lined up reads the step's input, as begin() took it over, from the device's memory,
+/// so that it may be recorded once and replayed. One lane; used by one thread at a time.
+class DeviceSteps {
+  public:
+    virtual ~DeviceSteps() = default;
+
+    /// Where operations leave parameter gradients: the arena's slab, or memory of the device.
+    virtual std::byte* gradients() = 0;
+
+    /// Starts a step: takes its StepInput, and the weights and statistics as they are now where
+    /// `reload`, over to the device. What the input points to stays as it is until finish().
+    virtual void begin(int64_t mean_over, bool reload) = 0;
+
+    /// Lines up piece `index` of the step, which is what `line_up` lines up: the same at each
+    /// step. With `replay` false it is never a recording that runs.
+    virtual void run(size_t index, const std::function<void()>& line_up, bool replay) = 0;
+
+    /// Lines up the way of the gradients of `range` to the arena's slab, after what has been lined
+    /// up so far; work lined up later need not wait for it. await(index) waits until they are
+    /// there.
+    virtual void send(size_t index, Range range) = 0;
+    virtual void await(size_t index) = 0;
+
+    /// Waits for all that has been lined up. The slabs may be read and written then.
+    virtual void wait() = 0;
+
+    /// Ends the step: as wait(), and returns its sums.
+    virtual LossSums finish() = 0;
+};
+
+/// What the steps of an executor are made of; all outlives them. Made before the operations, which
+/// have the same `step`.
+struct DeviceStepsOptions {
+    const Network* network = nullptr;
+    int64_t batch = 0;
+    bool training = true;
+    const ParameterArena* parameters = nullptr;
+    const ParameterArena* statistics = nullptr;
+    const StepInput* step = nullptr;
+};
+
+class SlabMath;
+
+/// Who works on an arena's slabs between steps, which decides where they lie best.
+enum class SlabHome { device, host };
+
 class Backend {
   public:
     virtual ~Backend() = default;
@@ -126,6 +177,29 @@ class Backend {
 
     /// Zeroed memory of this device. Throws Error where there is too little.
     virtual Memory allocate(size_t bytes) = 0;
+
+    /// Zeroed memory for the slabs of arenas, which operations use during a step and all code of
+    /// this process between steps.
+    virtual Memory allocate_slabs(size_t bytes, SlabHome /*home*/) { return allocate(bytes); }
+
+    /// Copies from and to memory of allocate(), which may be out of this process's reach.
+    virtual void read(std::byte* to, const std::byte* from, size_t bytes) {
+        std::memcpy(to, from, bytes);
+    }
+    virtual void write(std::byte* to, const std::byte* from, size_t bytes) {
+        std::memcpy(to, from, bytes);
+    }
+
+    /// Bytes that allocate() could still give, of a device with memory of its own; nullopt where
+    /// it is the machine's.
+    virtual std::optional<size_t> free_memory() const { return std::nullopt; }
+
+    /// nullptr where operations have done their work when they return.
+    virtual std::unique_ptr<DeviceSteps> make_steps(const DeviceStepsOptions&) { return nullptr; }
+
+    /// Elementwise arithmetic where slabs are at home on a device (SlabHome::device); nullptr where
+    /// they are the processor's, and plain loops are best.
+    virtual SlabMath* slab_math() { return nullptr; }
 
     virtual LaneTeam& lanes() = 0;
 

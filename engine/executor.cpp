@@ -185,14 +185,14 @@ double seconds_now() {
 }  // namespace
 
 struct Executor::Plan {
-    Plan(const Network& net, Backend& device, const ParameterArena& params,
+    Plan(const Network& net, Backend& engine, const ParameterArena& params,
          const ParameterArena& stats, const ExecutorOptions& opts)
         : network(net),
-          backend(device),
+          backend(engine),
           parameters(params),
           statistics(stats),
           options(opts),
-          lanes(device.lanes().count()) {}
+          lanes(engine.lanes().count()) {}
 
     void build();
     void bind_buffers();
@@ -208,7 +208,20 @@ struct Executor::Plan {
     void forward(Lane& lane);
     LossSums run_loss(Lane& lane);
     void backward(Lane& lane);
+    void backward_of(Lane& lane, size_t id);
     void finish_range(Lane& lane, Range range);
+
+    void plan_pieces();
+    void add_piece(std::function<void(Lane&)> work, Range range);
+    void run_on_device();
+    LossSums run_step(const std::function<void(Lane&)>& work);
+
+    // The first `batch` samples of a buffer, from wherever it is.
+    std::vector<std::byte> here(const Buffer& buffer, int64_t batch) const {
+        std::vector<std::byte> copy(static_cast<size_t>(batch * buffer.sample_bytes));
+        backend.read(copy.data(), buffer.data, copy.size());
+        return copy;
+    }
 
     // On lane 0, whose pace the others meet: sleeps until what ends at `tick` is due.
     void keep_pace(const Lane& lane, size_t tick) const {
@@ -225,6 +238,8 @@ struct Executor::Plan {
         }
         const double start = seconds_now();
         pass();
+        if (device)
+            device->wait();
         times[id].*seconds += seconds_now() - start;
     }
 
@@ -260,6 +275,17 @@ struct Executor::Plan {
 
     bool profiling = false;
     std::vector<OperationTime> times;
+
+    // Where the backend computes on a device apart, a step is some pieces, each lined up there at
+    // once. Training has one for each range, which is final after it; evaluation one that loads the
+    // weights, and one for all else.
+    struct Piece {
+        std::function<void()> line_up;
+        Range range;
+    };
+    std::unique_ptr<DeviceSteps> device;  // nullptr: operations compute when they are called
+    std::vector<Piece> pieces;
+    std::function<void(Lane&)> device_work;
 };
 
 void Executor::Plan::bind_buffers() {
@@ -269,11 +295,18 @@ void Executor::Plan::bind_buffers() {
         buffers.outputs[i].data = memory.data.get() + buffers.output_offsets[i];
     for (size_t i = 0; i < buffers.edges.size(); ++i)
         buffers.edges[i].buffer.data = memory.data.get() + buffers.edge_offsets[i];
+    device = backend.make_steps({.network = &network,
+                                 .batch = options.batch,
+                                 .training = options.training,
+                                 .parameters = &parameters,
+                                 .statistics = &statistics,
+                                 .step = &step});
+    check(!device || lanes == 1, "a device is worked with by one lane");
     if (!options.training)
         return;
     const size_t slab_bytes = static_cast<size_t>(parameters.size()) * size_of(parameters.type());
     lane_gradients_memory = backend.allocate(static_cast<size_t>(lanes - 1) * slab_bytes);
-    lane_gradients.push_back(parameters.address(slab::gradients));
+    lane_gradients.push_back(device ? device->gradients() : parameters.address(slab::gradients));
     for (int lane = 1; lane < lanes; ++lane)
         lane_gradients.push_back(lane_gradients_memory.data.get() +
                                  static_cast<size_t>(lane - 1) * slab_bytes);
@@ -392,6 +425,87 @@ void Executor::Plan::build() {
         forward(lane);
         sums[static_cast<size_t>(lane.index())] = run_loss(lane);
     };
+    if (device)
+        plan_pieces();
+}
+
+void Executor::Plan::add_piece(std::function<void(Lane&)> work, Range range) {
+    pieces.push_back({[this, work = std::move(work)] {
+                          Lane lane(backend.lanes(), 0, 1);
+                          work(lane);
+                      },
+                      range});
+}
+
+void Executor::Plan::plan_pieces() {
+    device_work = [this](Lane&) { run_on_device(); };
+    const auto load = [this](Lane& lane) { load_weights(lane); };
+    const auto through_loss = [this](Lane& lane) {
+        forward(lane);
+        run_loss(lane);
+    };
+    if (!options.training) {
+        add_piece(load, {});
+        add_piece(through_loss, {});
+        return;
+    }
+    size_t first = operations.size();  // the node that the last piece ended with
+    for (size_t id = operations.size(); id-- > 1;) {
+        if (range_after[id].count == 0 && id > 1)
+            continue;
+        const bool begins = first == operations.size();
+        add_piece(
+            [this, load, through_loss, begins, first, id](Lane& lane) {
+                if (begins) {
+                    load(lane);
+                    through_loss(lane);
+                }
+                for (size_t node = first; node-- > id;)
+                    backward_of(lane, node);
+            },
+            range_after[id]);
+        first = id;
+    }
+    if (pieces.empty())
+        add_piece(
+            [load, through_loss](Lane& lane) {
+                load(lane);
+                through_loss(lane);
+            },
+            {});
+}
+
+// A recording is not timed, and does not sleep between its operations.
+void Executor::Plan::run_on_device() {
+    const bool replay = !profiling && due.empty();
+    const bool announces = done != nullptr && *done;
+    const auto announce = [&](size_t index) {
+        if (!announces || pieces[index].range.count == 0)
+            return;
+        device->await(index);
+        (*done)(pieces[index].range);
+    };
+    device->begin(mean_over, reload);
+    for (size_t index = 0; index < pieces.size(); ++index) {
+        if (index == 0 && !options.training && !reload)
+            continue;
+        device->run(index, pieces[index].line_up, replay);
+        if (pieces[index].range.count > 0)
+            device->send(index, pieces[index].range);
+        if (!replay)
+            announce(index);
+    }
+    for (size_t index = 0; replay && index < pieces.size(); ++index)
+        announce(index);
+    sums[0] = device->finish();
+}
+
+LossSums Executor::Plan::run_step(const std::function<void(Lane&)>& work) {
+    backend.lanes().run(device ? device_work : work);
+    LossSums result;
+    for (const LossSums& lane : sums)
+        result += lane;
+    return result;
 }
 
 void Executor::Plan::load_weights(Lane& lane) {
@@ -415,16 +529,20 @@ LossSums Executor::Plan::run_loss(Lane& lane) {
 
 void Executor::Plan::backward(Lane& lane) {
     for (size_t id = operations.size(); id-- > 1;) {
-        meet_before(lane, 2 * operations.size() - id);
-        timed(lane, &OperationTime::backward_s, id, [&] {
-            for (const Buffer* more : to_add[id])
-                backend.add(lane, *more, *bindings[id].output_gradients[0], options.batch);
-            operations[id]->backward(lane);
-        });
-        keep_pace(lane, 2 * operations.size() - id);
+        backward_of(lane, id);
         if (range_after[id].count > 0)
             finish_range(lane, range_after[id]);
     }
+}
+
+void Executor::Plan::backward_of(Lane& lane, size_t id) {
+    meet_before(lane, 2 * operations.size() - id);
+    timed(lane, &OperationTime::backward_s, id, [&] {
+        for (const Buffer* more : to_add[id])
+            backend.add(lane, *more, *bindings[id].output_gradients[0], options.batch);
+        operations[id]->backward(lane);
+    });
+    keep_pace(lane, 2 * operations.size() - id);
 }
 
 void Executor::Plan::finish_range(Lane& lane, Range range) {
@@ -449,33 +567,19 @@ Executor::Executor(const Network& network, Backend& backend, const ParameterAren
 
 Executor::~Executor() = default;
 
-namespace {
-
-LossSums total(const std::vector<LossSums>& lanes) {
-    LossSums result;
-    for (const LossSums& lane : lanes) {
-        result.loss += lane.loss;
-        result.top1 += lane.top1;
-        result.top5 += lane.top5;
-        result.samples += lane.samples;
-    }
-    return result;
-}
-
-}  // namespace
-
 LossSums Executor::train(const StepInput& input, int64_t mean_over, const RangeDone& done) {
     check(plan_->options.training && input.batch == plan_->options.batch,
           "a training step takes a whole batch of a training executor");
     plan_->step = input;
     plan_->mean_over = mean_over > 0 ? mean_over : input.batch;
     plan_->done = &done;
+    plan_->reload = true;
     plan_->started = Plan::Clock::now();
-    plan_->backend.lanes().run(plan_->train_work);
+    const LossSums sums = plan_->run_step(plan_->train_work);
     const std::chrono::duration<double> taken = Plan::Clock::now() - plan_->started;
     if (!plan_->due.empty() && taken.count() > 1.02 * plan_->options.step_seconds)
         ++plan_->late;
-    return total(plan_->sums);
+    return sums;
 }
 
 LossSums Executor::evaluate(const StepInput& input, bool reload) {
@@ -484,8 +588,7 @@ LossSums Executor::evaluate(const StepInput& input, bool reload) {
     plan_->step = input;
     plan_->mean_over = std::max<int64_t>(input.batch, 1);
     plan_->reload = reload;
-    plan_->backend.lanes().run(plan_->evaluate_work);
-    return total(plan_->sums);
+    return plan_->run_step(plan_->evaluate_work);
 }
 
 std::vector<Range> Executor::ranges() const {
@@ -501,7 +604,9 @@ int64_t Executor::late_steps() const {
 }
 
 std::vector<float> Executor::logits() const {
-    const Buffer& buffer = plan_->buffers.outputs.back();
+    Buffer buffer = plan_->buffers.outputs.back();
+    const std::vector<std::byte> rows = plan_->here(buffer, plan_->step.batch);
+    buffer.data = const_cast<std::byte*>(rows.data());
     const int64_t classes = plan_->network.classes();
     std::vector<float> result;
     result.reserve(static_cast<size_t>(plan_->step.batch * classes));
@@ -516,10 +621,16 @@ std::vector<float> Executor::logits() const {
 std::optional<std::string> Executor::first_not_finite() const {
     // Backward has written gradients over most outputs: compute them again.
     plan_->backend.lanes().run(plan_->forward_work);
+    if (plan_->device)
+        plan_->device->wait();
     const auto& outputs = plan_->buffers.outputs;
-    for (size_t id = 0; id < outputs.size(); ++id)
-        if (!all_finite(outputs[id], plan_->step.batch))
+    for (size_t id = 0; id < outputs.size(); ++id) {
+        const std::vector<std::byte> values = plan_->here(outputs[id], plan_->step.batch);
+        Buffer copy = outputs[id];
+        copy.data = const_cast<std::byte*>(values.data());
+        if (!all_finite(copy, plan_->step.batch))
             return plan_->network.nodes()[id].name;
+    }
     if (!plan_->options.training)
         return std::nullopt;
     for (const Node& node : plan_->network.nodes()) {

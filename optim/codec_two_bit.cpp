@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "engine/elementwise.h"
 #include "optim/codec.h"
 
 namespace trainer {
@@ -16,14 +17,12 @@ namespace {
 
 constexpr int64_t values_a_word = 16;
 
-// One word of up to 16 values. No branch: gradients would mispredict every other one.
+// One word of up to 16 values.
 uint32_t encode_word(const float* values, size_t count, float threshold) {
     uint32_t word = 0;
-    for (size_t j = 0; j < count; ++j) {
-        const auto up = static_cast<uint32_t>(values[j] >= threshold);
-        const auto down = static_cast<uint32_t>(values[j] <= -threshold);
-        word |= (up | down << 1) << (2 * j);
-    }
+    const TwoBitCode code{threshold};
+    for (size_t j = 0; j < count; ++j)
+        word |= code.encode(values[j]) << (2 * j);
     return word;
 }
 

@@ -1,7 +1,6 @@
 // Local rule momentum (this project's own): u <- μ u + g + λ B; U(B, g) = B - η u, with u the
 // worker's own, kept across pulls; seeded: u := ĝ first, where a pull is adopted.
-#include <cmath>
-
+#include "engine/elementwise.h"
 #include "optim/local_rule.h"
 
 namespace trainer {
@@ -21,12 +20,9 @@ class LocalMomentum final : public LocalRule {
         float* velocity = arena.slab<float>(slab::local_momentum).data();
         const float* before =
             pulled && options_.seeded ? arena.slab<float>(slab::global_gradient).data() : velocity;
-        const auto momentum = static_cast<float>(options_.momentum);
-        for (int64_t i = part.range.first; i < part.range.end(); ++i) {
-            velocity[i] =
-                std::fma(momentum, before[i], std::fma(part.decay, base[i], gradients[i]));
-            weights[i] = std::fma(-lr, velocity[i], base[i]);
-        }
+        const LocalMomentumUpdate next{lr, part.decay, static_cast<float>(options_.momentum)};
+        for (int64_t i = part.range.first; i < part.range.end(); ++i)
+            weights[i] = next(base[i], gradients[i], before[i], velocity[i]);
     }
 };
 

@@ -1,6 +1,5 @@
 // Local rule sgd, of OD-SGD (arXiv 2005.06728): U(B, g) = B - η (g + λ B).
-#include <cmath>
-
+#include "engine/elementwise.h"
 #include "optim/local_rule.h"
 
 namespace trainer {
@@ -17,8 +16,9 @@ class LocalSgd final : public LocalRule {
                 float lr) const override {
         float* weights = arena.slab<float>(slab::weights).data();
         const float* gradients = arena.slab<float>(slab::gradients).data();
+        const LocalSgdUpdate next{lr, part.decay};
         for (int64_t i = part.range.first; i < part.range.end(); ++i)
-            weights[i] = std::fma(-lr, std::fma(part.decay, base[i], gradients[i]), base[i]);
+            weights[i] = next(base[i], gradients[i]);
     }
 };
 

@@ -1,6 +1,7 @@
 #include "optim/sgd.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "optim/update.h"
 
@@ -27,7 +28,8 @@ Optimizer::Optimizer(const OptimizerOptions& options, const TensorTable& table, 
     starts_.push_back(table.size());
 }
 
-void Optimizer::update(const ParameterArena& arena, Range range, double lr) const {
+void Optimizer::update(const ParameterArena& arena, Range range, double lr,
+                       SlabMath* device) const {
     // The first segment that reaches into the range.
     auto segment = std::partition_point(
         segments_.begin(), segments_.end(),
@@ -35,8 +37,10 @@ void Optimizer::update(const ParameterArena& arena, Range range, double lr) cons
     for (; segment != segments_.end() && segment->range.first < range.end(); ++segment) {
         const int64_t first = std::max(segment->range.first, range.first);
         const int64_t end = std::min(segment->range.end(), range.end());
-        update_segment(arena, {{first, end - first}, segment->decay}, lr);
+        update_segment(arena, {{first, end - first}, segment->decay}, lr, device);
     }
+    if (device != nullptr)
+        device->wait();
 }
 
 Range Optimizer::part(Range range, int64_t index, int64_t parts) const {
@@ -54,6 +58,27 @@ Range Optimizer::part(Range range, int64_t index, int64_t parts) const {
 
 namespace {
 
+// On the device, where there is one; it computes in float.
+template <typename T, typename Update>
+void update_on(SlabMath* device, const Update& update, T* weights, T* velocity, const T* gradients,
+               int64_t count) {
+    if constexpr (std::is_same_v<T, float>) {
+        if (device != nullptr) {
+            device->update(update, weights, velocity, gradients, count);
+            return;
+        }
+    }
+    update_elements(update, weights, velocity, gradients, count);
+}
+
+template <typename T>
+double squares_on(SlabMath* device, const T* values, int64_t count) {
+    if constexpr (std::is_same_v<T, float>)
+        if (device != nullptr)
+            return device->sum_of_squares(values, count);
+    return sum_of_squares(values, count);
+}
+
 /// An optimizer whose update is one functor of optim/update.h, alike for every element.
 template <template <typename> class Update>
 class ElementwiseOptimizer final : public Optimizer {
@@ -63,22 +88,23 @@ class ElementwiseOptimizer final : public Optimizer {
     bool whole_tensors() const override { return false; }
 
   protected:
-    void update_segment(const ParameterArena& arena, Segment part, double lr) const override {
+    void update_segment(const ParameterArena& arena, Segment part, double lr,
+                        SlabMath* device) const override {
         if (arena.type() == DType::f64)
-            run<double>(arena, part, lr);
+            run<double>(arena, part, lr, nullptr);
         else
-            run<float>(arena, part, lr);
+            run<float>(arena, part, lr, device);
     }
 
   private:
     template <typename T>
-    void run(const ParameterArena& arena, Segment part, double lr) const {
+    void run(const ParameterArena& arena, Segment part, double lr, SlabMath* device) const {
         const Update<T> update{static_cast<T>(lr), static_cast<T>(options_.momentum),
                                static_cast<T>(part.decay ? options_.weight_decay : 0)};
         const int64_t first = part.range.first;
-        update_elements(update, arena.slab<T>(slab::weights).data() + first,
-                        arena.slab<T>(slab::momentum).data() + first,
-                        arena.slab<T>(slab::gradients).data() + first, part.range.count);
+        update_on(device, update, arena.slab<T>(slab::weights).data() + first,
+                  arena.slab<T>(slab::momentum).data() + first,
+                  arena.slab<T>(slab::gradients).data() + first, part.range.count);
     }
 };
 
@@ -89,28 +115,30 @@ class LarsOptimizer final : public Optimizer {
     bool whole_tensors() const override { return true; }
 
   protected:
-    void update_segment(const ParameterArena& arena, Segment part, double lr) const override {
+    void update_segment(const ParameterArena& arena, Segment part, double lr,
+                        SlabMath* device) const override {
         if (arena.type() == DType::f64)
-            run<double>(arena, part, lr);
+            run<double>(arena, part, lr, nullptr);
         else
-            run<float>(arena, part, lr);
+            run<float>(arena, part, lr, device);
     }
 
   private:
     template <typename T>
-    void run(const ParameterArena& arena, Segment part, double lr) const {
+    void run(const ParameterArena& arena, Segment part, double lr, SlabMath* device) const {
         const int64_t count = part.range.count;
         T* weights = arena.slab<T>(slab::weights).data() + part.range.first;
         T* velocity = arena.slab<T>(slab::momentum).data() + part.range.first;
         const T* gradients = arena.slab<T>(slab::gradients).data() + part.range.first;
         const double decay = part.decay ? options_.weight_decay : 0;
         const double rate =
-            part.decay ? lr * local_rate(std::sqrt(sum_of_squares(weights, count)),
-                                         std::sqrt(sum_of_squares(gradients, count)), decay)
+            part.decay ? lr * local_rate(std::sqrt(squares_on(device, weights, count)),
+                                         std::sqrt(squares_on(device, gradients, count)), decay)
                        : lr;
-        update_elements(LarsUpdate<T>{static_cast<T>(rate), static_cast<T>(options_.momentum),
-                                      static_cast<T>(decay)},
-                        weights, velocity, gradients, count);
+        update_on(device,
+                  LarsUpdate<T>{static_cast<T>(rate), static_cast<T>(options_.momentum),
+                                static_cast<T>(decay)},
+                  weights, velocity, gradients, count);
     }
 
     /// Equation 6 of the paper; 1 where a norm is zero, so that zero weights can leave zero.

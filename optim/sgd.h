@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/arena.h"
+#include "engine/slab_math.h"
 
 namespace trainer {
 
@@ -33,9 +34,11 @@ class Optimizer {
     std::vector<std::string> slabs() const { return {std::string(slab::momentum)}; }
 
     /// Updates the weights of `range` from the gradients there, on the calling thread. `arena`
-    /// has the optimizer's table and lies in host memory. Allocates nothing.
+    /// has the optimizer's table. Where `device` is there, it is the one that the slabs are at home
+    /// on (Backend::slab_math), and the update runs there. Allocates nothing.
     /// REQUIRES: where whole_tensors(), `range` cuts no tensor.
-    void update(const ParameterArena& arena, Range range, double lr) const;
+    void update(const ParameterArena& arena, Range range, double lr,
+                SlabMath* device = nullptr) const;
 
     /// Whether an update needs tensors whole (LARS: their norms).
     virtual bool whole_tensors() const = 0;
@@ -52,7 +55,8 @@ class Optimizer {
     };
     Optimizer(const OptimizerOptions& options, const TensorTable& table, bool by_tensor);
 
-    virtual void update_segment(const ParameterArena& arena, Segment part, double lr) const = 0;
+    virtual void update_segment(const ParameterArena& arena, Segment part, double lr,
+                                SlabMath* device) const = 0;
 
     OptimizerOptions options_;
 

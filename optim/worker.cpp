@@ -96,11 +96,12 @@ void Worker::range_done(Range range) {
 }
 
 void Worker::update(Lane& lane) {
+    SlabMath* const device = parts_.backend.slab_math();
     if (clipper_.active())
-        clipper_.run(lane, parts_.parameters);
+        clipper_.run(lane, parts_.parameters, device);
     const Range all{0, parts_.parameters.size()};
     const Range mine = parts_.optimizer.part(all, lane.index(), lane.count());
-    parts_.optimizer.update(parts_.parameters, mine, lr_);
+    parts_.optimizer.update(parts_.parameters, mine, lr_, device);
 }
 
 Executor& Worker::executor_for(int64_t batch) {

@@ -36,7 +36,8 @@ struct WorkerParts {
     Loader& loader;
     const Optimizer& optimizer;
     const LearningRate& schedule;
-    /// What makes the next weights of the gradients; nullptr: the optimizer, at once.
+    /// What makes the next weights of the gradients; nullptr: the optimizer, at once, on the
+    /// backend's device. The parameters are at home there (SlabHome), with an exchange on the host.
     Exchange* exchange = nullptr;
 };
 

@@ -7,6 +7,7 @@
 #include "engine/executor.h"
 #include "models/models.h"
 #include "tests/golden/golden.h"
+#include "tests/gpu.h"
 
 namespace trainer {
 namespace {
@@ -44,9 +45,13 @@ void expect_pytorchs_step(const Case& which, Backend& backend, const Bounds& bou
     const Network network = build_model(
         which.model, {.num_classes = which.classes, .height = which.size, .width = which.size});
     const DType type = backend.parameter_type();
+    const auto allocate = [&](size_t bytes) {
+        return backend.allocate_slabs(bytes, SlabHome::device);
+    };
     const ParameterArena parameters(network.parameters(), type,
-                                    {std::string(slab::weights), std::string(slab::gradients)});
-    ParameterArena statistics(network.statistics(), type, {std::string(slab::weights)});
+                                    {std::string(slab::weights), std::string(slab::gradients)},
+                                    allocate);
+    ParameterArena statistics(network.statistics(), type, {std::string(slab::weights)}, allocate);
     golden::fill_weights<T>(parameters);
     initialize_weights(statistics, 0);
     const golden::Batch batch = golden::make_batch(0, which.batch, which.size, which.classes);
@@ -116,9 +121,23 @@ TEST_P(GradientsOnCpu, Bf16) {
     expect_with(Precision::bf16, bf16_bounds);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GradientsOnCpu,
-                         testing::Values(resnet20, resnet18, resnet50, vgg11_bn, vgg16),
-                         [](const auto& which) { return std::string(which.param.model); });
+const auto all_models = testing::Values(resnet20, resnet18, resnet50, vgg11_bn, vgg16);
+const auto name_of_model = [](const auto& which) { return std::string(which.param.model); };
+INSTANTIATE_TEST_SUITE_P(Models, GradientsOnCpu, all_models, name_of_model);
+
+class GradientsOnGpu : public testing::TestWithParam<Case> {};
+
+TEST_P(GradientsOnGpu, Float) {
+    TRAINER_NEEDS_GPU();
+    expect_pytorchs_step<float>(GetParam(), *make_cuda_backend({}), float_bounds);
+}
+TEST_P(GradientsOnGpu, Bf16) {
+    TRAINER_NEEDS_GPU();
+    expect_pytorchs_step<float>(GetParam(), *make_cuda_backend({.precision = Precision::bf16}),
+                                bf16_bounds);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GradientsOnGpu, all_models, name_of_model);
 
 }  // namespace
 }  // namespace trainer

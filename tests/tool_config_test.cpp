@@ -56,6 +56,9 @@ device: auto
 precision: fp32
 deterministic: true
 threads: auto
+cuda:
+  tf32: false
+  graphs: true
 model:
   name: resnet20
   num_classes: 10
@@ -150,6 +153,7 @@ device: cuda:3
 precision: bf16
 deterministic: false
 threads: 7
+cuda: {tf32: true, graphs: false}
 model: {name: vgg16_bn, num_classes: 1000, init: "a dir/model #1: \"x\".safetensors",
         freeze: [features.0., "classifier"], zero_last_gamma: true}
 data:

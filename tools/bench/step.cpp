@@ -1,4 +1,4 @@
-// Measures training steps on the CPU: forward, backward and an SGD update with momentum on
+// Measures training steps on the CPU or a GPU: forward, backward and an SGD update with momentum on
 // synthetic images, in images a second. Prints a table of where the time goes and one JSON line,
 // the last.
 //
@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/cuda/cuda_engine.h"
 #include "engine/executor.h"
 #include "engine/random.h"
 #include "models/models.h"
@@ -30,11 +31,13 @@ namespace {
 using namespace trainer;
 
 struct Options {
-    std::string model = "resnet20", precision = "fp32";
+    std::string model = "resnet20", precision = "fp32", device = "cpu";
     int64_t size = 0, batch = 128, steps = 0, warm_up = 3;
     int threads = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
     double seconds = 10;
-    bool conv_only = false;
+    bool conv_only = false, tf32 = false, graphs = true, deterministic = true;
+
+    bool on_gpu() const { return device != "cpu"; }
 };
 
 Options parse(int count, char** arguments) {
@@ -45,6 +48,16 @@ Options parse(int count, char** arguments) {
                    "height and width of an image; 0: 32 for VGG, else usual");
     app.add_option("--batch", options.batch)->check(CLI::PositiveNumber);
     app.add_option("--threads", options.threads)->check(CLI::PositiveNumber);
+    app.add_option("--device", options.device, "cpu, cuda or cuda:N")
+        ->check(CLI::Validator(
+            [](const std::string& text) {
+                return text == "cpu" || text.starts_with("cuda") ? "" : "is cpu, cuda or cuda:N";
+            },
+            ""));
+    app.add_flag("--tf32", options.tf32, "on a GPU: fp32 with products of 10-bit mantissas");
+    app.add_flag("--graphs,!--no-graphs", options.graphs, "on a GPU: record steps");
+    app.add_flag("--deterministic,!--no-deterministic", options.deterministic,
+                 "on a GPU: the same bits each time");
     app.add_option("--precision", options.precision)->check(CLI::IsMember({"fp32", "bf16"}));
     app.add_option("--seconds", options.seconds, "time to measure, after the warm-up");
     app.add_option("--steps", options.steps, "so many steps instead");
@@ -99,15 +112,29 @@ Network build(const Options& options) {
     return build_model(options.model, images);
 }
 
+std::unique_ptr<Backend> make_backend(const Options& options) {
+    const Precision precision = options.precision == "bf16" ? Precision::bf16 : Precision::fp32;
+    if (!options.on_gpu())
+        return make_cpu_backend(options.threads, precision);
+    if (options.conv_only)
+        throw UsageError("--conv-only measures the CPU's convolutions");
+    const size_t colon = options.device.find(':');
+    return make_cuda_backend(
+        {.device = colon == std::string::npos ? 0 : std::atoi(options.device.c_str() + colon + 1),
+         .precision = precision,
+         .deterministic = options.deterministic,
+         .tf32 = options.tf32,
+         .graphs = options.graphs});
+}
+
 /// Everything of a training step.
 class Job {
   public:
     explicit Job(const Options& options)
         : network_(build(options)),
-          backend_(make_cpu_backend(
-              options.threads, options.precision == "bf16" ? Precision::bf16 : Precision::fp32)),
-          parameters_(network_.parameters(), DType::f32, training_slabs()),
-          statistics_(network_.statistics(), DType::f32, {std::string(slab::weights)}),
+          backend_(make_backend(options)),
+          parameters_(network_.parameters(), DType::f32, training_slabs(), slabs()),
+          statistics_(network_.statistics(), DType::f32, {std::string(slab::weights)}, slabs()),
           optimizer_(
               make_optimizer({.momentum = 0.9, .weight_decay = 1e-4}, network_.parameters())),
           executor_(network_, *backend_, parameters_, statistics_, {.batch = options.batch}) {
@@ -123,8 +150,8 @@ class Job {
         input_ = {.images = images_.data(), .labels = labels_.data(), .batch = options.batch};
         update_ = [this](Lane& lane) {
             const Range all{0, parameters_.size()};
-            optimizer_->update(parameters_, optimizer_->part(all, lane.index(), lane.count()),
-                               0.01);
+            optimizer_->update(parameters_, optimizer_->part(all, lane.index(), lane.count()), 0.01,
+                               backend_->slab_math());
         };
     }
 
@@ -140,6 +167,10 @@ class Job {
     const ParameterArena& parameters() const { return parameters_; }
 
   private:
+    std::function<Memory(size_t)> slabs() {
+        return [this](size_t bytes) { return backend_->allocate_slabs(bytes, SlabHome::device); };
+    }
+
     Network network_;
     std::unique_ptr<Backend> backend_;
     ParameterArena parameters_, statistics_;
@@ -305,7 +336,8 @@ nlohmann::json measure(const Options& options) {
         {"program", "trainer"},
         {"model", options.model},
         {"batch", options.batch},
-        {"threads", options.threads},
+        {"threads", options.on_gpu() ? 1 : options.threads},
+        {"device", options.device},
         {"precision", options.precision},
         {"images_per_s", rounded(batch / median(steps))},
         {"images_per_s_best", rounded(batch / *std::min_element(steps.begin(), steps.end()))},
@@ -316,8 +348,8 @@ nlohmann::json measure(const Options& options) {
         line["conv_only_images_per_s"] = rounded(batch / median(convolutions));
         line["share_of_conv_only"] = rounded(median(convolutions) / median(steps));
     }
-    const double lane_images =
-        static_cast<double>(part_of(options.batch, 0, options.threads).count);
+    const int lanes = options.on_gpu() ? 1 : options.threads;
+    const double lane_images = static_cast<double>(part_of(options.batch, 0, lanes).count);
     const auto kinds = profile(job, std::clamp<int64_t>(options.batch / 8, 2, 10), lane_images);
     print_table(kinds);
     line["kinds"] = kinds;

@@ -47,8 +47,12 @@ std::string name(std::string_view text) {
 
 struct ClusterWorker::Scorer {
     Scorer(Loader& loader, const Network& network, Backend& backend)
-        : parameters(network.parameters(), DType::f32, {name(slab::weights)}),
-          statistics(network.statistics(), DType::f32, {name(slab::weights)}),
+    static std::function<Memory(size_t)> slabs_of(Backend& backend) {
+        return [&backend](size_t bytes) { return backend.allocate_slabs(bytes, SlabHome::host); };
+    }
+
+        : parameters(network.parameters(), DType::f32, {name(slab::weights)}, slabs_of(backend)),
+          statistics(network.statistics(), DType::f32, {name(slab::weights)}, slabs_of(backend)),
           evaluator(loader, network, backend, parameters, statistics) {}
 
     ParameterArena parameters, statistics;
@@ -67,9 +71,13 @@ ClusterWorker::ClusterWorker(const Config& config, const ClusterPlan& plan, cons
                        : std::make_unique<Loader>(*test, evaluation_loader(config, *test))),
       backend_(make_own_backend()),
       parameters_(plan.network.parameters(), DType::f32, plan.worker_slabs(),
-                  [this](size_t bytes) { return backend_->allocate(bytes); }),
+                  [this](size_t bytes) {
+                      return backend_->allocate_slabs(bytes, SlabHome::host);
+                  }),
       statistics_(plan.network.statistics(), DType::f32, {name(slab::weights)},
-                  [this](size_t bytes) { return backend_->allocate(bytes); }),
+                  [this](size_t bytes) {
+                      return backend_->allocate_slabs(bytes, SlabHome::host);
+                  }),
       exchange_(plan.variant.exchange, link, parameters_, *plan.optimizer, backend_->lanes()),
       worker_({plan.network, *backend_, parameters_, statistics_, loader_, *plan.optimizer,
                plan.schedule, &exchange_},

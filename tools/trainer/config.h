@@ -25,6 +25,11 @@ struct Config {
     bool deterministic = true;
     std::optional<int> threads;  ///< computing threads of one worker
 
+    struct Cuda {
+        bool tf32 = false;   ///< fp32 on tensor cores, products of 10-bit mantissas
+        bool graphs = true;  ///< records steps as CUDA graphs
+    } cuda;
+
     struct Model {
         std::string name;  ///< required
         int num_classes = 10;

@@ -33,6 +33,8 @@ std::vector<Key> run_and_model_keys(Config& c) {
         key("deterministic", c.deterministic, boolean(), run, "same bits at every run"),
         key("threads", c.threads, automatic(integer(1, 1024)), run,
             "computing threads of one worker"),
+        key("cuda.tf32", c.cuda.tf32, boolean(), run, "fp32 of 10-bit mantissas: faster"),
+        key("cuda.graphs", c.cuda.graphs, boolean(), run, "records steps, and replays them"),
         key("model.name", c.model.name, one_of(model_names()), result, "required"),
         key("model.num_classes", c.model.num_classes, integer(1, 1'000'000), result, ""),
         key("model.init", c.model.init, text(true), result, "a model.safetensors to start from"),

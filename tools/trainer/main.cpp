@@ -12,6 +12,7 @@
 #include "tools/trainer/export.h"
 #include "tools/trainer/model_list.h"
 #include "tools/trainer/predict.h"
+#include "tools/trainer/setup.h"
 #include "tools/trainer/training.h"
 
 namespace trainer {
@@ -62,11 +63,14 @@ int run(const CommandLine& line) {
         case CommandLine::Action::train: {
             const Config config = config_of(line);
             refuse_what_is_not_built(config);
+            if (line.role != "server")
+                check_device(config);
             return train(config, line);
         }
         case CommandLine::Action::evaluate: {
             const Config config = config_of(line);
             refuse_what_is_not_built(config);
+            check_device(config);
             return run_evaluation(config, line.checkpoint);
         }
         case CommandLine::Action::export_model:

@@ -52,7 +52,9 @@ std::vector<float> logits_of(LoadedModel& model, const std::vector<std::vector<u
     Config config;
     const std::unique_ptr<Backend> backend = make_backend(config, std::nullopt);
     const std::vector<std::string> slabs{std::string(slab::weights)};
-    const auto allocate = [&](size_t bytes) { return backend->allocate(bytes); };
+    const auto allocate = [&](size_t bytes) {
+        return backend->allocate_slabs(bytes, SlabHome::device);
+    };
     ParameterArena parameters(model.network.parameters(), DType::f32, slabs, allocate);
     ParameterArena statistics(model.network.statistics(), DType::f32, slabs, allocate);
     std::ranges::copy(model.parameters.slab<float>(slab::weights),

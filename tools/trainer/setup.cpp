@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <limits>
 
 #include "engine/checkpoint.h"
+#include "engine/cuda/cuda_engine.h"
 #include "engine/nearest.h"
 #include "models/models.h"
 
@@ -141,10 +143,6 @@ std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType>
                                       [[maybe_unused]] bool pin) {
     if (reference)
         return make_reference_backend(*reference);
-    if (config.device.starts_with("cuda"))
-        throw UsageError("device: " + config.device +
-                         ": this build has no CUDA engine; use device: auto or cpu");
-    [[maybe_unused]] const int threads = computing_threads(config);
     const bool bf16 = config.precision == "bf16";
 #ifdef TRAINER_HAS_ONEDNN
     return make_cpu_backend(threads, bf16 ? Precision::bf16 : Precision::fp32, pin);
@@ -160,6 +158,26 @@ namespace {
 // A beginning that no tensor has would freeze nothing, silently.
 void check_frozen(const TensorTable& table, const std::vector<std::string>& freeze) {
     for (const std::string& beginning : freeze) {
+std::optional<int> cuda_device(const Config& config) {
+    if (config.device == "cpu")
+        return std::nullopt;
+    if (config.device == "auto")
+        return has_cuda_device() && !why_no_cuda(0) ? std::optional(0) : std::nullopt;
+    const int index = config.device.starts_with("cuda:") ? std::atoi(config.device.c_str() + 5) : 0;
+    if (const auto why = why_no_cuda(index))
+        throw UsageError("device: " + config.device + ": " + *why);
+    return index;
+}
+
+void check_device(const Config& config) {
+    if (config.device != "auto") {
+        cuda_device(config);
+    } else if (has_cuda_device()) {
+        if (const auto why = why_no_cuda(0))
+            std::cerr << "trainer: device: auto: the CPU computes, since " << *why << "\n";
+    }
+}
+
         const auto& tensors = table.tensors();
         if (std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
                 return tensor.name.starts_with(beginning);
@@ -169,6 +187,13 @@ void check_frozen(const TensorTable& table, const std::vector<std::string>& free
         for (const TensorInfo& tensor : tensors)
             names.push_back(tensor.name);
         throw UsageError("model.freeze: no tensor's name begins with '" + beginning +
+    if (const std::optional<int> device = cuda_device(config))
+        return make_cuda_backend({.device = *device,
+                                  .precision = bf16 ? Precision::bf16 : Precision::fp32,
+                                  .deterministic = config.deterministic,
+                                  .tf32 = config.cuda.tf32,
+                                  .graphs = config.cuda.graphs});
+    [[maybe_unused]] const int threads = computing_threads(config);
                          "'; did you mean " + nearest_name(beginning, names) + "?");
     }
 }

@@ -42,6 +42,14 @@ void use_processors(int first, int count);
 /// Computing threads of one worker: the config's, or one a processor that this process may use.
 int computing_threads(const Config& config);
 
+/// The GPU that the config's device means; nullopt: the CPU computes. `auto` takes GPU 0 where it
+/// can compute. Throws UsageError where the config asks for a GPU that cannot, and says why.
+std::optional<int> cuda_device(const Config& config);
+
+/// Throws as cuda_device(); says on standard error why `auto` does without a GPU that is there. To
+/// be called before anything that takes time.
+void check_device(const Config& config);
+
 /// What computes: the config's device, or `reference`, plain loops of that type, where given. A
 /// build without oneDNN computes `auto` and `cpu` with plain loops too. Throws UsageError for a
 /// device that this build or machine has not. `pin`: binds lanes to processors.

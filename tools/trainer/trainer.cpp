@@ -49,7 +49,9 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
       schedule_(schedule_options(config, steps_per_epoch_)),
       parameters_(make_parameters()),
       statistics_(network_.statistics(), parameters_.type(), {std::string(slab::weights)},
-                  [this](size_t bytes) { return backend_->allocate(bytes); }),
+                  [this](size_t bytes) {
+                      return backend_->allocate_slabs(bytes, SlabHome::device);
+                  }),
       worker_(
           {network_, *backend_, parameters_, statistics_, training_loader_, *optimizer_, schedule_},
           {.seed = config.seed,
@@ -66,7 +68,8 @@ size_t Trainer::bytes_needed(const Backend& backend, int lanes, int64_t batch) c
     const int64_t test_batch = std::min(batch, test_data_.count);
     const ExecutorOptions training{.batch = batch, .training = true};
     const ExecutorOptions evaluation{.batch = test_batch, .training = false};
-    const size_t slabs = 2 + optimizer_->slabs().size();
+    // A GPU's libraries have weights and gradients in forms of their own besides.
+    const size_t slabs = 2 + optimizer_->slabs().size() + (backend.free_memory() ? 2 : 0);
     const auto images = static_cast<size_t>((batch + test_batch) * LoaderOptions().ring);
     return Executor::bytes_needed(network_, backend, lanes, training) +
            Executor::bytes_needed(network_, backend, lanes, evaluation) +
@@ -81,9 +84,10 @@ void Trainer::check_memory() {
     Config single = config_;
     single.threads = 1;
     const std::unique_ptr<Backend> backend = make_backend(single, options_.reference);
-    const int lanes = options_.reference ? 1 : computing_threads(config_);
+    const std::optional<size_t> of_device = backend->free_memory();
+    const int lanes = options_.reference || of_device ? 1 : computing_threads(config_);
     const int64_t batch = config_.data.batch_size;
-    const auto free = static_cast<size_t>(free_memory());
+    const size_t free = of_device.value_or(static_cast<size_t>(free_memory()));
     const size_t needed = bytes_needed(*backend, lanes, batch);
     const std::string needed_text = gibibytes(static_cast<double>(needed));
     const std::string free_text = gibibytes(static_cast<double>(free));
@@ -96,7 +100,7 @@ void Trainer::check_memory() {
         (bytes_needed(*backend, lanes, middle) <= free ? fits : too_large) = middle;
     }
     throw Error("a batch of " + std::to_string(batch) + " needs about " + needed_text +
-                " of memory, " + free_text + " are free; " +
+                (of_device ? " of the GPU's memory, " : " of memory, ") + free_text + " are free; " +
                 (fits > 0 ? "data.batch_size=" + std::to_string(fits) + " fits"
                           : std::string("no batch fits")));
 }
@@ -106,8 +110,9 @@ ParameterArena Trainer::make_parameters() {
     std::vector<std::string> slabs{std::string(slab::weights), std::string(slab::gradients)};
     const std::vector<std::string> more = optimizer_->slabs();
     slabs.insert(slabs.end(), more.begin(), more.end());
-    return {network_.parameters(), backend_->parameter_type(), slabs,
-            [this](size_t bytes) { return backend_->allocate(bytes); }};
+    return {network_.parameters(), backend_->parameter_type(), slabs, [this](size_t bytes) {
+                return backend_->allocate_slabs(bytes, SlabHome::device);
+            }};
 }
 
 void Trainer::introduce_model() {

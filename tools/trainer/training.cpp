@@ -23,7 +23,9 @@ int run_evaluation(const Config& config, const std::string& path) {
     Loader loader(dataset, evaluation_loader(config, dataset));
     const std::unique_ptr<Backend> backend = make_backend(config, std::nullopt);
     const Network network = make_network(config, dataset);
-    const auto allocate = [&](size_t bytes) { return backend->allocate(bytes); };
+    const auto allocate = [&](size_t bytes) {
+        return backend->allocate_slabs(bytes, SlabHome::device);
+    };
     const std::vector<std::string> slabs{std::string(slab::weights)};
     const ParameterArena parameters(network.parameters(), backend->parameter_type(), slabs,
                                     allocate);

@@ -1,0 +1,542 @@
+// Kernels of batch normalisation, and sums over the rows of a tensor, which all of it rests on.
+//
+// Sums are taken in one kernel and give the same bits each time: each block adds up its part of the
+// rows; the block that ends last, as a counter tells, adds up the blocks' sums in their order, in
+// double.
+#include <algorithm>
+
+#include "engine/cuda/device.cuh"
+
+namespace trainer::cuda {
+
+namespace {
+
+constexpr int64_t target_blocks = 264;  // two on each multiprocessor of an H100
+
+// How threads cover a matrix: a block has `width` vectors side by side, the same for all its rows,
+// and `height` rows at a time; gridDim.x blocks side by side, gridDim.y share the rows.
+struct Cover {
+    int64_t rows;
+    int stored;  // elements of a row
+    int width, height;
+
+    __host__ __device__ int columns(int vector) const { return width * vector; }  // of a block
+};
+
+struct Launch {
+    Cover cover;
+    dim3 grid;
+};
+
+Launch cover_rows(int64_t rows, int64_t stored, int vector, int64_t least_rows_a_thread) {
+    const int64_t vectors = stored / vector;
+    Cover cover{rows, static_cast<int>(stored), static_cast<int>(std::min<int64_t>(vectors, 32)),
+                0};
+    cover.height = threads_a_block / cover.width;
+    const int64_t tiles = (vectors + cover.width - 1) / cover.width;
+    check(tiles <= sum_space_counters, "fewer channels than that");
+    const int64_t needed = std::max<int64_t>(1, rows / (cover.height * least_rows_a_thread));
+    const int64_t chunks = std::min(needed, std::max<int64_t>(1, target_blocks / tiles));
+    return {cover, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(chunks))};
+}
+
+// Where a thread stands.
+template <int V>
+struct Spot {
+    int x, y;     // in the block
+    int channel;  // first of its vector
+    bool inside;
+
+    __device__ explicit Spot(const Cover& cover)
+        : x(static_cast<int>(threadIdx.x) % cover.width),
+          y(static_cast<int>(threadIdx.x) / cover.width),
+          channel((static_cast<int>(blockIdx.x) * cover.width + x) * V),
+          inside(y < cover.height && channel < cover.stored) {}
+};
+
+// Two sums a channel: of terms.add(row, channel, a, b) over all rows; then
+// finish(channel, sum of a, sum of b) once a channel.
+template <int V, typename Terms, typename Finish>
+__global__ void __launch_bounds__(threads_a_block)
+    sum_rows(Cover cover, Terms terms, Finish finish, SumSpace space) {
+    const Spot<V> spot(cover);
+    float a[V] = {}, b[V] = {};
+    if (spot.inside) {
+        terms.begin(spot.channel);
+        const int64_t share = (cover.rows + gridDim.y - 1) / gridDim.y;
+        const int64_t first = blockIdx.y * share;
+        const int64_t end = first + share < cover.rows ? first + share : cover.rows;
+        for (int64_t row = first + spot.y; row < end; row += cover.height)
+            terms.add(row, spot.channel, a, b);
+    }
+
+    // The block's rows, in a tree.
+    __shared__ float sums[2 * V][threads_a_block];
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+        sums[i][threadIdx.x] = a[i];
+        sums[V + i][threadIdx.x] = b[i];
+    }
+    int half = 1;
+    while (half < cover.height)
+        half *= 2;
+    for (half /= 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (spot.y < half && spot.y + half < cover.height) {
+#pragma unroll
+            for (int i = 0; i < 2 * V; ++i)
+                sums[i][threadIdx.x] += sums[i][threadIdx.x + half * cover.width];
+        }
+    }
+    if (spot.inside && spot.y == 0) {  // which has summed up here itself
+        float* const mine =
+            space.partial + static_cast<int64_t>(blockIdx.y) * 2 * cover.stored + spot.channel;
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            mine[i] = sums[i][threadIdx.x];
+            mine[cover.stored + i] = sums[V + i][threadIdx.x];
+        }
+        __threadfence();
+    }
+
+    // The last block of these columns adds up all; the counter is back at zero then.
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicInc(space.arrived + blockIdx.x, gridDim.y - 1) == gridDim.y - 1;
+    __syncthreads();
+    if (!last)
+        return;
+    __threadfence();
+    __shared__ double totals[2][threads_a_block];
+    const int columns = cover.columns(V);
+    const int parts = threads_a_block / columns;
+    const int part = static_cast<int>(threadIdx.x) / columns;
+    const int column = static_cast<int>(threadIdx.x) % columns;
+    const int channel = static_cast<int>(blockIdx.x) * columns + column;
+    const bool counts = part < parts && channel < cover.stored;
+    double total_a = 0, total_b = 0;
+    for (int64_t chunk = part; counts && chunk < gridDim.y; chunk += parts) {
+        const float* const its = space.partial + chunk * 2 * cover.stored + channel;
+        total_a += static_cast<double>(__ldcg(its));  // not from this multiprocessor's own cache
+        total_b += static_cast<double>(__ldcg(its + cover.stored));
+    }
+    totals[0][threadIdx.x] = total_a;
+    totals[1][threadIdx.x] = total_b;
+    __syncthreads();
+    if (!counts || part != 0)
+        return;
+    for (int other = 1; other < parts; ++other) {
+        total_a += totals[0][threadIdx.x + other * columns];
+        total_b += totals[1][threadIdx.x + other * columns];
+    }
+    finish(channel, total_a, total_b);
+}
+
+// Work on every vector of a matrix, its channels' coefficients loaded once a thread.
+template <int V, typename Work>
+__global__ void __launch_bounds__(threads_a_block) over_rows(Cover cover, Work work) {
+    const Spot<V> spot(cover);
+    if (!spot.inside)
+        return;
+    work.begin(spot.channel);
+    const int64_t stride = static_cast<int64_t>(gridDim.y) * cover.height;
+    for (int64_t row = static_cast<int64_t>(blockIdx.y) * cover.height + spot.y; row < cover.rows;
+         row += stride)
+        work.run(row, spot.channel);
+}
+
+template <int V>
+struct Coefficients {
+    float value[V];
+    __device__ void load(const float* from, int channel) {
+#pragma unroll
+        for (int i = 0; i < V; ++i)
+            value[i] = from[channel + i];
+    }
+};
+
+// Deviations are taken from the first value of each channel, so that no digits are lost where the
+// mean is far from zero.
+template <typename T, int V>
+struct StatisticsTerms {
+    const T* x;
+    int stored;
+    Coefficients<V> center{};
+
+    __device__ void begin(int channel) {
+        const auto first = Vector<T, V>::load(x + channel);
+#pragma unroll
+        for (int i = 0; i < V; ++i)
+            center.value[i] = first.value[i];
+    }
+    __device__ void add(int64_t row, int channel, float (&a)[V], float (&b)[V]) const {
+        const auto v = Vector<T, V>::load(x + row * stored + channel);
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            const float d = v.value[i] - center.value[i];
+            a[i] += d;
+            b[i] = fmaf(d, d, b[i]);
+        }
+    }
+};
+
+__device__ void set_affine(const NormState& state, const NormParameters& parameters, int c,
+                           double mean, double variance) {
+    const double inverse_std = 1 / sqrt(variance + parameters.epsilon);
+    state.center[c] = static_cast<float>(mean);
+    state.inverse_std[c] = static_cast<float>(inverse_std);
+    state.scale[c] = static_cast<float>(static_cast<double>(parameters.gamma[c]) * inverse_std);
+    state.shift[c] = parameters.beta[c];
+}
+
+// So that the padding stays zero.
+__device__ void set_padding(const NormState& state, int c) {
+    state.center[c] = state.inverse_std[c] = state.scale[c] = state.shift[c] = 0;
+}
+
+template <typename T>
+struct StatisticsFinish {
+    const T* x;
+    int64_t channels;
+    double count;  // values a channel
+    NormParameters parameters;
+    NormState state;
+
+    __device__ void operator()(int c, double sum, double squares) const {
+        if (c >= channels) {
+            set_padding(state, c);
+            return;
+        }
+        const double deviation = sum / count;
+        const double mean = static_cast<double>(to_float(x[c])) + deviation;
+        const double about_mean = fmax(squares - sum * deviation, 0.0);
+        // fmax drops a NaN, which has to be seen further on.
+        const double variance = squares == squares ? about_mean / count : squares;
+        set_affine(state, parameters, c, mean, variance);
+        blend(parameters.running_mean[c], mean);
+        // As PyTorch does, with the unbiased variance.
+        blend(parameters.running_var[c], variance * (count / (count - 1)));
+    }
+    __device__ void blend(float& running, double batch) const {
+        running = static_cast<float>((1 - parameters.momentum) * static_cast<double>(running) +
+                                     parameters.momentum * batch);
+    }
+};
+
+template <typename T, int V, bool residual, bool relu>
+struct OutputWork {
+    const T* x;
+    const T* added;
+    T* y;
+    int stored;
+    NormState state;
+    Coefficients<V> center{}, scale{}, shift{};
+
+    __device__ void begin(int channel) {
+        center.load(state.center, channel);
+        scale.load(state.scale, channel);
+        shift.load(state.shift, channel);
+    }
+    __device__ void run(int64_t row, int channel) const {
+        const int64_t at = row * stored + channel;
+        auto v = Vector<T, V>::load(x + at);
+        Vector<T, V> more;
+        if constexpr (residual)
+            more = Vector<T, V>::load(added + at);
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            float value = fmaf(v.value[i] - center.value[i], scale.value[i], shift.value[i]);
+            if constexpr (residual)
+                value += more.value[i];
+            v.value[i] = relu && value < 0 ? 0.0F : value;  // a NaN stays one
+        }
+        v.store(y + at);
+    }
+};
+
+// The sum of the gradients that reach an element, masked by the ReLU.
+template <typename T, int V, Mask mask>
+struct GradientSource {
+    const T* x;
+    const T* y;
+    Gradients gradients;
+    int stored;
+    NormState state;
+    Coefficients<V> center{}, scale{}, shift{};
+
+    __device__ void begin(int channel) {
+        center.load(state.center, channel);
+        if constexpr (mask == Mask::input) {
+            scale.load(state.scale, channel);
+            shift.load(state.shift, channel);
+        }
+    }
+    // g, and d = x - center.
+    __device__ void load(int64_t at, Vector<T, V>& g, Vector<T, V>& d) const {
+        d = Vector<T, V>::load(x + at);
+        g = Vector<T, V>::load(static_cast<const T*>(gradients.data[0]) + at);
+        for (int k = 1; k < gradients.count; ++k) {
+            const auto more = Vector<T, V>::load(static_cast<const T*>(gradients.data[k]) + at);
+#pragma unroll
+            for (int i = 0; i < V; ++i)
+                g.value[i] += more.value[i];
+        }
+        Vector<T, V> output;
+        if constexpr (mask == Mask::output)
+            output = Vector<T, V>::load(y + at);
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            d.value[i] -= center.value[i];
+            if constexpr (mask == Mask::input)
+                output.value[i] = fmaf(d.value[i], scale.value[i], shift.value[i]);
+            if constexpr (mask != Mask::none)
+                g.value[i] = output.value[i] <= 0 ? 0.0F : g.value[i];
+        }
+    }
+};
+
+template <typename T, int V, Mask mask>
+struct GradientTerms {
+    GradientSource<T, V, mask> source;
+    T* masked;  // nullptr: not wanted
+
+    __device__ void begin(int channel) { source.begin(channel); }
+    __device__ void add(int64_t row, int channel, float (&a)[V], float (&b)[V]) const {
+        const int64_t at = row * source.stored + channel;
+        Vector<T, V> g, d;
+        source.load(at, g, d);
+        if (masked != nullptr)
+            g.store(masked + at);
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            a[i] += g.value[i];
+            b[i] = fmaf(g.value[i], d.value[i], b[i]);
+        }
+    }
+};
+
+// With g the masked gradient, d = x - mean and m values a channel:
+// dbeta = sum g, dgamma = inverse_std * sum g d,
+// dx = gamma inverse_std (g - sum g / m - d inverse_std^2 sum g d / m).
+struct GradientFinish {
+    int64_t channels;
+    double count;
+    NormParameters parameters;
+    NormState state;
+    float *dgamma, *dbeta;
+
+    __device__ void operator()(int c, double sum, double product) const {
+        if (c >= channels) {
+            state.dx_scale[c] = state.dx_slope[c] = state.dx_offset[c] = 0;
+            return;
+        }
+        const auto inverse_std = static_cast<double>(state.inverse_std[c]);
+        dgamma[c] = static_cast<float>(inverse_std * product);
+        dbeta[c] = static_cast<float>(sum);
+        const double scale = static_cast<double>(parameters.gamma[c]) * inverse_std;
+        state.dx_scale[c] = static_cast<float>(scale);
+        state.dx_slope[c] = static_cast<float>(scale * inverse_std * inverse_std * product / count);
+        state.dx_offset[c] = static_cast<float>(scale * sum / count);
+    }
+};
+
+template <typename T, int V, Mask mask>
+struct InputGradientWork {
+    GradientSource<T, V, mask> source;
+    T* dx;
+    Coefficients<V> scale{}, slope{}, offset{};
+
+    __device__ void begin(int channel) {
+        source.begin(channel);
+        scale.load(source.state.dx_scale, channel);
+        slope.load(source.state.dx_slope, channel);
+        offset.load(source.state.dx_offset, channel);
+    }
+    __device__ void run(int64_t row, int channel) const {
+        const int64_t at = row * source.stored + channel;
+        Vector<T, V> g, d;
+        source.load(at, g, d);
+#pragma unroll
+        for (int i = 0; i < V; ++i)
+            g.value[i] = fmaf(scale.value[i], g.value[i],
+                              -fmaf(d.value[i], slope.value[i], offset.value[i]));
+        g.store(dx + at);
+    }
+};
+
+template <typename T, int V>
+struct ChannelTerms {
+    const T* values;
+    int stored;
+
+    __device__ void begin(int) {}
+    __device__ void add(int64_t row, int channel, float (&a)[V], float (&)[V]) const {
+        const auto v = Vector<T, V>::load(values + row * stored + channel);
+#pragma unroll
+        for (int i = 0; i < V; ++i)
+            a[i] += v.value[i];
+    }
+};
+
+struct ChannelFinish {
+    int64_t channels;
+    float* sums;
+    __device__ void operator()(int c, double sum, double) const {
+        if (c < channels)
+            sums[c] = static_cast<float>(sum);
+    }
+};
+
+__global__ void inference_kernel(int64_t channels, int64_t stored, NormParameters parameters,
+                                 NormState state) {
+    for (int64_t c = first_element(); c < stored; c += element_stride()) {
+        if (c < channels)
+            set_affine(state, parameters, static_cast<int>(c),
+                       static_cast<double>(parameters.running_mean[c]),
+                       static_cast<double>(parameters.running_var[c]));
+        else
+            set_padding(state, static_cast<int>(c));
+    }
+}
+
+template <int V, typename Terms, typename Finish>
+void launch_sums(const Tensor& t, const Terms& terms, const Finish& finish, const SumSpace& space,
+                 cudaStream_t stream, const char* what) {
+    const Launch launch = cover_rows(t.rows(), t.stored, V, 8);
+    sum_rows<V><<<launch.grid, threads_a_block, 0, stream>>>(launch.cover, terms, finish, space);
+    check_launch(what);
+}
+
+template <int V, typename Work>
+void launch_rows(const Tensor& t, const Work& work, cudaStream_t stream, const char* what) {
+    Launch launch = cover_rows(t.rows(), t.stored, V, 4);
+    // More blocks than for sums: nothing is left to add up behind them.
+    const int64_t needed = t.rows() / (launch.cover.height * 4);
+    launch.grid.y = static_cast<unsigned>(
+        std::clamp<int64_t>(needed, 1, 8 * target_blocks / launch.grid.x + 1));
+    over_rows<V><<<launch.grid, threads_a_block, 0, stream>>>(launch.cover, work);
+    check_launch(what);
+}
+
+double count_of(const Tensor& t) {
+    return static_cast<double>(t.rows());
+}
+
+template <typename T, int V, Mask mask>
+GradientSource<T, V, mask> source_of(const Tensor& x, const Tensor& y, const Gradients& gradients,
+                                     const NormState& state) {
+    return {static_cast<const T*>(x.data), static_cast<const T*>(y.data), gradients,
+            static_cast<int>(x.stored), state};
+}
+
+// Calls run.template operator()<mask>().
+template <typename Run>
+void for_mask(Mask mask, Run run) {
+    if (mask == Mask::none)
+        run.template operator()<Mask::none>();
+    else if (mask == Mask::input)
+        run.template operator()<Mask::input>();
+    else
+        run.template operator()<Mask::output>();
+}
+
+}  // namespace
+
+int64_t sum_space_floats(int64_t stored_channels) {
+    return target_blocks * 2 * stored_channels;
+}
+
+void line_up_norm_statistics(const Tensor& x, const NormParameters& parameters,
+                             const NormState& state, const SumSpace& space, cudaStream_t stream) {
+    for_type(x.type, [&]<typename T>() {
+        constexpr int V = vector_size<T>;
+        const auto* const data = static_cast<const T*>(x.data);
+        launch_sums<V>(x, StatisticsTerms<T, V>{data, static_cast<int>(x.stored)},
+                       StatisticsFinish<T>{data, x.channels, count_of(x), parameters, state}, space,
+                       stream, "batch norm: statistics");
+    });
+}
+
+void line_up_norm_inference(int64_t channels, int64_t stored, const NormParameters& parameters,
+                            const NormState& state, cudaStream_t stream) {
+    inference_kernel<<<blocks_for(stored), threads_a_block, 0, stream>>>(channels, stored,
+                                                                         parameters, state);
+    check_launch("batch norm: running statistics");
+}
+
+void line_up_norm_output(const Tensor& x, const Tensor* residual, const Tensor& y, bool relu,
+                         const NormState& state, cudaStream_t stream) {
+    for_type(x.type, [&]<typename T>() {
+        constexpr int V = vector_size<T>;
+        const auto launch = [&]<bool with_residual, bool with_relu>() {
+            launch_rows<V>(x,
+                           OutputWork<T, V, with_residual, with_relu>{
+                               static_cast<const T*>(x.data),
+                               residual ? static_cast<const T*>(residual->data) : nullptr,
+                               static_cast<T*>(y.data), static_cast<int>(x.stored), state},
+                           stream, "batch norm: output");
+        };
+        if (residual && relu)
+            launch.template operator()<true, true>();
+        else if (residual)
+            launch.template operator()<true, false>();
+        else if (relu)
+            launch.template operator()<false, true>();
+        else
+            launch.template operator()<false, false>();
+    });
+}
+
+void line_up_norm_gradient_sums(const Tensor& x, const Tensor& y, const Gradients& gradients,
+                                Mask mask, const Tensor* masked, const NormParameters& parameters,
+                                const NormState& state, float* dgamma, float* dbeta,
+                                const SumSpace& space, cudaStream_t stream) {
+    for_type(x.type, [&]<typename T>() {
+        constexpr int V = vector_size<T>;
+        for_mask(mask, [&]<Mask kind>() {
+            launch_sums<V>(
+                x,
+                GradientTerms<T, V, kind>{source_of<T, V, kind>(x, y, gradients, state),
+                                          masked ? static_cast<T*>(masked->data) : nullptr},
+                GradientFinish{x.channels, count_of(x), parameters, state, dgamma, dbeta}, space,
+                stream, "batch norm: sums of gradients");
+        });
+    });
+}
+
+void line_up_norm_input_gradient(const Tensor& x, const Gradients& gradients, Mask mask,
+                                 const Tensor& y, const Tensor* masked, const Tensor& dx,
+                                 const NormState& state, cudaStream_t stream) {
+    for_type(x.type, [&]<typename T>() {
+        constexpr int V = vector_size<T>;
+        const auto launch = [&]<Mask kind>(const Gradients& from) {
+            launch_rows<V>(x,
+                           InputGradientWork<T, V, kind>{source_of<T, V, kind>(x, y, from, state),
+                                                         static_cast<T*>(dx.data)},
+                           stream, "batch norm: gradient of the input");
+        };
+        if (masked) {
+            launch.template operator()<Mask::none>({{masked->data}, 1});
+            return;
+        }
+        for_mask(mask, [&]<Mask kind>() { launch.template operator()<kind>(gradients); });
+    });
+}
+
+void line_up_channel_sums(const Tensor& t, float* sums, const SumSpace& space,
+                          cudaStream_t stream) {
+    for_type(t.type, [&]<typename T>() {
+        const auto launch = [&]<int V>() {
+            launch_sums<V>(
+                t, ChannelTerms<T, V>{static_cast<const T*>(t.data), static_cast<int>(t.stored)},
+                ChannelFinish{t.channels, sums}, space, stream, "sums of channels");
+        };
+        if (in_vectors<T>(t.stored))
+            launch.template operator()<vector_size<T>>();
+        else
+            launch.template operator()<1>();
+    });
+}
+
+}  // namespace trainer::cuda

@@ -1,0 +1,43 @@
+// The plugin's one symbol.
+#include "engine/cuda/plugin.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+
+#include "engine/cuda/cuda_backend.h"
+
+namespace trainer::cuda {
+namespace {
+
+constexpr int capabilities[] = {TRAINER_CUDA_CAPABILITIES, 0};
+
+int device_count(char* message, size_t size) {
+    int count = 0;
+    const cudaError_t status = cudaGetDeviceCount(&count);
+    if (status == cudaSuccess)
+        return count;
+    std::snprintf(message, size, "%s", cudaGetErrorString(status));
+    static_cast<void>(cudaGetLastError());
+    return 0;
+}
+
+Backend* make(const CudaOptions& options) {
+    return make_backend(options).release();
+}
+
+constexpr PluginTable table{.version = plugin_version,
+                            .layout = plugin_layout,
+                            .capabilities = capabilities,
+                            .device_count = device_count,
+                            .make = make};
+
+}  // namespace
+}  // namespace trainer::cuda
+
+extern "C" __attribute__((visibility("default"))) const trainer::cuda::PluginTable*
+trainer_cuda_plugin();
+
+const trainer::cuda::PluginTable* trainer_cuda_plugin() {
+    return &trainer::cuda::table;
+}

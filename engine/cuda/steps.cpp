@@ -1,0 +1,266 @@
+// The steps of one executor: their input on its way to the device, graphs of what is lined up, and
+// gradients on their way to the host.
+//
+// Gradients leave by a second stream: event behind the piece that finished them, a copy to the
+// arena's page-locked slab, an event behind that for the host to wait for. Where the arena is at
+// home on the device they are in place already.
+#include <cstring>
+
+#include "engine/cuda/operations.h"
+
+namespace trainer::cuda {
+
+namespace {
+
+class Event {
+  public:
+    Event() { TRAINER_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+    ~Event() { static_cast<void>(cudaEventDestroy(event_)); }
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+
+    void record(cudaStream_t stream) { TRAINER_CUDA(cudaEventRecord(event_, stream)); }
+    void hold_back(cudaStream_t stream) { TRAINER_CUDA(cudaStreamWaitEvent(stream, event_, 0)); }
+    void wait() { TRAINER_CUDA(cudaEventSynchronize(event_)); }
+
+  private:
+    cudaEvent_t event_ = nullptr;
+};
+
+// What a stream is given, recorded once and replayed. After some steps as they are, since libraries
+// load their kernels when they are first used.
+class Recording {
+  public:
+    Recording() = default;
+    ~Recording() {
+        if (replay_ != nullptr)
+            static_cast<void>(cudaGraphExecDestroy(replay_));
+    }
+    Recording(const Recording&) = delete;
+    Recording& operator=(const Recording&) = delete;
+
+    void run(cudaStream_t stream, const std::function<void()>& line_up, bool may_record) {
+        if (!may_record || runs_ < plain_runs) {
+            line_up();
+            ++runs_;
+            return;
+        }
+        if (replay_ == nullptr)
+            record(stream, line_up);
+        TRAINER_CUDA(cudaGraphLaunch(replay_, stream));
+    }
+
+  private:
+    static constexpr int plain_runs = 2;
+
+    void record(cudaStream_t stream, const std::function<void()>& line_up) {
+        // Only this thread's calls are watched: others, with engines of their own, go on.
+        TRAINER_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        struct End {  // where line_up throws, the stream must not stay in recording
+            cudaStream_t stream;
+            bool ended = false;
+            ~End() {
+                cudaGraph_t half = nullptr;
+                if (!ended && cudaStreamEndCapture(stream, &half) == cudaSuccess)
+                    static_cast<void>(cudaGraphDestroy(half));
+                if (!ended)
+                    static_cast<void>(cudaGetLastError());
+            }
+        } end{stream};
+        line_up();
+        cudaGraph_t graph = nullptr;
+        end.ended = true;
+        const cudaError_t status = cudaStreamEndCapture(stream, &graph);
+        if (status != cudaSuccess) {
+            static_cast<void>(cudaGetLastError());
+            throw Error(std::string("CUDA: the step could not be recorded as a graph: ") +
+                        cudaGetErrorString(status) + "; cuda.graphs=false does without");
+        }
+        const std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)> owner(graph,
+                                                                              cudaGraphDestroy);
+        TRAINER_CUDA(cudaGraphInstantiate(&replay_, graph, 0));
+    }
+
+    int runs_ = 0;
+    cudaGraphExec_t replay_ = nullptr;
+};
+
+class Steps final : public DeviceSteps {
+  public:
+    Steps(Context& context, const DeviceStepsOptions& options);
+    ~Steps() override;
+
+    std::byte* gradients() override {
+        return sends_ ? gradients_.data.get() : options_.parameters->address(slab::gradients);
+    }
+    void begin(int64_t mean_over, bool reload) override;
+    void run(size_t index, const std::function<void()>& line_up, bool replay) override;
+    void send(size_t index, Range range) override;
+    void await(size_t index) override { piece(index).arrived.wait(); }
+    void wait() override;
+    LossSums finish() override;
+
+  private:
+    struct Piece {
+        Recording recording;
+        Event finished, arrived;
+    };
+
+    Piece& piece(size_t index) {
+        while (pieces_.size() <= index)
+            pieces_.push_back(std::make_unique<Piece>());
+        return *pieces_[index];
+    }
+    void check_labels() const;
+    void take_slab(const ParameterArena& arena);
+    void prefetch(const ParameterArena& arena);
+
+    // Constants, then labels, together in one copy.
+    size_t block_bytes() const {
+        return sizeof(StepConstants) + static_cast<size_t>(options_.batch) * sizeof(int32_t);
+    }
+
+    Context& context_;
+    DeviceStepsOptions options_;
+    size_t image_bytes_;
+    Memory images_, block_, sample_losses_, sample_hits_;  // of the device
+    Memory host_block_, host_sums_;                        // page-locked
+    bool sends_;                                           // the arena lies on the host
+    Memory gradients_;
+    StepState state_;
+    bool fetched_ = false;
+    std::vector<std::unique_ptr<Piece>> pieces_;
+};
+
+Steps::Steps(Context& context, const DeviceStepsOptions& options)
+    : context_(context),
+      options_(options),
+      image_bytes_(static_cast<size_t>(element_count(options.network->node(0).shape)) *
+                   sizeof(float)),
+      images_(context.allocate(static_cast<size_t>(options.batch) * image_bytes_)),
+      block_(context.allocate(block_bytes())),
+      sample_losses_(context.allocate(static_cast<size_t>(options.batch) * sizeof(double))),
+      sample_hits_(context.allocate(static_cast<size_t>(options.batch))),
+      host_block_(Context::allocate_pinned(block_bytes())),
+      host_sums_(Context::allocate_pinned(sizeof(LossSums))),
+      sends_(options.training && Context::is_copied(*options.parameters)),
+      gradients_(context.allocate(
+          sends_ ? static_cast<size_t>(options.parameters->size()) * sizeof(float) : 0)) {
+    state_ = {.images = reinterpret_cast<float*>(images_.data.get()),
+              .constants = reinterpret_cast<const StepConstants*>(block_.data.get()),
+              .labels = reinterpret_cast<const int32_t*>(block_.data.get() + sizeof(StepConstants)),
+              .sums = reinterpret_cast<LossSums*>(host_sums_.data.get()),
+              .samples = options.batch,
+              .sample_losses = reinterpret_cast<double*>(sample_losses_.data.get()),
+              .sample_hits = reinterpret_cast<uint8_t*>(sample_hits_.data.get())};
+    context.set_step(options.step, &state_);
+}
+
+Steps::~Steps() {
+    // Work that an error has left under way still reads this memory.
+    static_cast<void>(cudaStreamSynchronize(context_.stream()));
+    static_cast<void>(cudaStreamSynchronize(context_.copy_stream()));
+    context_.set_step(options_.step, nullptr);
+}
+
+void Steps::check_labels() const {
+    const StepInput& step = *options_.step;
+    const int64_t classes = options_.network->classes();
+    for (int64_t n = 0; n < step.batch; ++n)
+        if (step.labels[n] < 0 || step.labels[n] >= classes)
+            throw Error("label " + std::to_string(step.labels[n]) + " for a network of " +
+                        std::to_string(classes) + " classes");
+}
+
+void Steps::take_slab(const ParameterArena& arena) {
+    if (Context::is_copied(arena))
+        TRAINER_CUDA(cudaMemcpyAsync(context_.on_device(arena), arena.address(slab::weights),
+                                     static_cast<size_t>(arena.size()) * sizeof(float),
+                                     cudaMemcpyHostToDevice, context_.stream()));
+    else if (!fetched_)
+        prefetch(arena);
+}
+
+// Brings slabs that the host has just filled at once; page by page they would come anyway.
+void Steps::prefetch(const ParameterArena& arena) {
+    const size_t bytes = static_cast<size_t>(arena.size()) * sizeof(float);
+    if (bytes == 0)
+        return;
+#if CUDART_VERSION >= 13000
+    const cudaMemLocation here{cudaMemLocationTypeDevice, {context_.options().device}};
+    TRAINER_CUDA(
+        cudaMemPrefetchAsync(arena.address(slab::weights), bytes, here, 0, context_.stream()));
+#else
+    TRAINER_CUDA(cudaMemPrefetchAsync(arena.address(slab::weights), bytes,
+                                      context_.options().device, context_.stream()));
+#endif
+}
+
+void Steps::begin(int64_t mean_over, bool reload) {
+    context_.use();
+    check_labels();
+    const StepInput& step = *options_.step;
+    const StepConstants constants{.seed = step.seed,
+                                  .step = step.step,
+                                  .first_sample = step.first_sample,
+                                  .batch = step.batch,
+                                  .mean_over = mean_over};
+    std::memcpy(host_block_.data.get(), &constants, sizeof constants);
+    std::memset(host_block_.data.get() + sizeof constants, 0, block_bytes() - sizeof constants);
+    std::memcpy(host_block_.data.get() + sizeof constants, step.labels,
+                static_cast<size_t>(step.batch) * sizeof(int32_t));
+    TRAINER_CUDA(cudaMemcpyAsync(block_.data.get(), host_block_.data.get(), block_bytes(),
+                                 cudaMemcpyHostToDevice, context_.stream()));
+    TRAINER_CUDA(cudaMemcpyAsync(images_.data.get(), step.images,
+                                 static_cast<size_t>(options_.batch) * image_bytes_,
+                                 cudaMemcpyHostToDevice, context_.stream()));
+    if (!reload)
+        return;
+    take_slab(*options_.parameters);
+    take_slab(*options_.statistics);
+    fetched_ = true;
+}
+
+void Steps::run(size_t index, const std::function<void()>& line_up, bool replay) {
+    piece(index).recording.run(context_.stream(), line_up, replay && context_.options().graphs);
+}
+
+void Steps::send(size_t index, Range range) {
+    Piece& its = piece(index);
+    if (!sends_) {
+        its.arrived.record(context_.stream());
+        return;
+    }
+    its.finished.record(context_.stream());
+    its.finished.hold_back(context_.copy_stream());
+    const size_t first = static_cast<size_t>(range.first) * sizeof(float);
+    TRAINER_CUDA(cudaMemcpyAsync(options_.parameters->address(slab::gradients) + first,
+                                 gradients_.data.get() + first,
+                                 static_cast<size_t>(range.count) * sizeof(float),
+                                 cudaMemcpyDeviceToHost, context_.copy_stream()));
+    its.arrived.record(context_.copy_stream());
+}
+
+void Steps::wait() {
+    TRAINER_CUDA(cudaStreamSynchronize(context_.stream()));
+    TRAINER_CUDA(cudaStreamSynchronize(context_.copy_stream()));
+}
+
+LossSums Steps::finish() {
+    const ParameterArena& statistics = *options_.statistics;
+    if (options_.training && Context::is_copied(statistics))
+        TRAINER_CUDA(cudaMemcpyAsync(statistics.address(slab::weights),
+                                     context_.on_device(statistics),
+                                     static_cast<size_t>(statistics.size()) * sizeof(float),
+                                     cudaMemcpyDeviceToHost, context_.stream()));
+    wait();
+    return *state_.sums;
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceSteps> make_steps(Context& context, const DeviceStepsOptions& options) {
+    return std::make_unique<Steps>(context, options);
+}
+
+}  // namespace trainer::cuda
