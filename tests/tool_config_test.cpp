@@ -77,6 +77,16 @@ data:
     pad_crop: 4
     flip: true
     cutout: 0
+    random_crop: true
+    scale: [0.08, 1]
+    ratio: [0.75, 1.3333333333333333]
+    color_jitter: []
+  image_size: 224
+  resize: auto
+  exif_orientation: true
+  on_corrupt: fail
+  val_labels: ""
+  split: 0
   workers: auto
 train:
   epochs: 160
@@ -164,7 +174,14 @@ data:
   drop_last: false
   mean: [0.5, .25, 1e-3]
   std: [0.3333333333333333]
-  augment: {pad_crop: 2, flip: false, cutout: 16}
+  augment: {pad_crop: 2, flip: false, cutout: 16, random_crop: false, scale: [0.2, 0.9],
+            ratio: [1, 2], color_jitter: [0.4, 0.3]}
+  image_size: 160
+  resize: 180
+  exif_orientation: false
+  on_corrupt: skip
+  val_labels: val.txt
+  split: 0.25
   workers: 3
 train: {epochs: 3, eval_every_epochs: 2, max_steps: 5000000000, label_smoothing: 0.1, clip_grad_norm: 5}
 optim:
@@ -493,9 +510,8 @@ TEST(Config, WhatIsNotBuiltIsRefused) {
         }
         return "";
     };
-    EXPECT_EQ(refusal("data={dataset: folder}"),
-              "data.dataset: folder is not there yet; so far cifar10, cifar100, fashion_mnist, "
-              "mnist and synthetic are");
+    EXPECT_EQ(refusal("distributed.topology=allreduce"),
+              "distributed.topology: allreduce is not there yet; so far ps is");
 }
 
 TEST(Config, IsFoundInConfigs) {

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Builds the program and links it as ./trainer, and parse_log and compare in tools:
+# Builds the program and links it as ./trainer, and parse_log, compare and convert in tools:
 # tools/build.sh [PRESET [TARGET...]]
 # PRESET is one of CMakePresets.json (default: $TRAINER_PRESET, else release); without a TARGET it
-# is these two alone. Says nothing but what fails; up to date, it is a matter of a second.
+# is these four alone. Says nothing but what fails; up to date, it is a matter of a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 preset=${1:-${TRAINER_PRESET:-release}}
 shift $(($# > 0 ? 1 : 0))
 targets=("${@:-trainer}")
-[ $# -gt 0 ] || targets+=(parse_log compare)
+[ $# -gt 0 ] || targets+=(parse_log compare convert)
 mkdir -p build
 log=build/$preset.log
 
@@ -48,3 +48,4 @@ link trainer "build/$preset/tools/trainer/trainer" "build/$preset/tools/trainer/
 for tool in parse_log compare; do
     link "tools/$tool" "../build/$preset/tools/log/$tool" "build/$preset/tools/log/$tool"
 done
+link tools/convert "../build/$preset/tools/conversion/convert" "build/$preset/tools/conversion/convert"

@@ -1,6 +1,7 @@
 #include "tools/trainer/cluster_worker.h"
 
 #include <algorithm>
+#include <iostream>
 
 #include "optim/server.h"
 #include "tools/trainer/setup.h"
@@ -46,11 +47,11 @@ std::string name(std::string_view text) {
 }  // namespace
 
 struct ClusterWorker::Scorer {
-    Scorer(Loader& loader, const Network& network, Backend& backend)
     static std::function<Memory(size_t)> slabs_of(Backend& backend) {
         return [&backend](size_t bytes) { return backend.allocate_slabs(bytes, SlabHome::host); };
     }
 
+    Scorer(Loader& loader, const Network& network, Backend& backend)
         : parameters(network.parameters(), DType::f32, {name(slab::weights)}, slabs_of(backend)),
           statistics(network.statistics(), DType::f32, {name(slab::weights)}, slabs_of(backend)),
           evaluator(loader, network, backend, parameters, statistics) {}
@@ -192,6 +193,8 @@ void ClusterWorker::step() {
     const auto begin = Clock::now();
     const double data_wait = loader_.waited_seconds(), wait = link_.counters().wait_s;
     const StepResult result = worker_.step();
+    for (const std::string& note : loader_.take_notes())
+        std::cerr << "trainer: warning: worker " + std::to_string(link_.rank()) + ": " + note + "\n";
     spent_.step_s += seconds_since(begin);
     spent_.data_wait_s += loader_.waited_seconds() - data_wait;
     spent_.wait_s += link_.counters().wait_s - wait;

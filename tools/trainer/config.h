@@ -50,8 +50,20 @@ struct Config {
             int pad_crop = 4;
             bool flip = true;
             int cutout = 0;
+            // Of photographs (imagenet and folder), besides flip.
+            bool random_crop = true;                      ///< else the middle, as in evaluation
+            std::vector<double> scale = {0.08, 1};        ///< of a crop's area
+            std::vector<double> ratio = {0.75, 4.0 / 3};  ///< width by height
+            std::vector<double> color_jitter;             ///< brightness, contrast, saturation, hue
         } augment;
-        std::optional<int> workers;  ///< decoding threads
+        // Of photographs.
+        int image_size = 224;       ///< side of the network's input
+        std::optional<int> resize;  ///< shorter side in evaluation; auto: 256 for each 224
+        bool exif_orientation = true;
+        std::string on_corrupt = "fail";  ///< fail | skip
+        std::string val_labels;           ///< of a flat val/; empty: where it usually is
+        double split = 0;                 ///< share held out for testing, without val/
+        std::optional<int> workers;       ///< decoding threads
     } data;
 
     struct Train {

@@ -23,8 +23,7 @@ void check_data(const Config& config, const Place& place) {
     static const std::map<std::string, int> classes_of = {{"cifar10", 10},
                                                           {"cifar100", 100},
                                                           {"fashion_mnist", 10},
-                                                          {"mnist", 10},
-                                                          {"imagenet", 1000}};
+                                                          {"mnist", 10}};
     const auto classes = classes_of.find(config.data.dataset);
     if (classes != classes_of.end() && config.model.num_classes < classes->second)
         throw UsageError(place("model.num_classes") + std::to_string(config.model.num_classes) +
@@ -37,6 +36,21 @@ void check_data(const Config& config, const Place& place) {
     };
     check_channels(config.data.mean, "data.mean");
     check_channels(config.data.std, "data.std");
+    const auto check_range = [&](const std::vector<double>& values, const std::string& key) {
+        if (values.size() != 2 || values[0] > values[1])
+            throw UsageError(place(key) + "expected: two numbers, the least and the most");
+    };
+    const auto& augment = config.data.augment;
+    check_range(augment.scale, "data.augment.scale");
+    check_range(augment.ratio, "data.augment.ratio");
+    if (augment.color_jitter.size() > 4)
+        throw UsageError(place("data.augment.color_jitter") + "a list of " +
+                         std::to_string(augment.color_jitter.size()) +
+                         "; expected: up to four numbers, brightness, contrast, saturation, hue");
+    if (config.data.resize && *config.data.resize < config.data.image_size)
+        throw UsageError(place("data.resize") + std::to_string(*config.data.resize) +
+                         " is less than data.image_size, " +
+                         std::to_string(config.data.image_size));
 }
 
 void check_schedule(const Config& config, const Place& place) {
@@ -76,9 +90,6 @@ void refuse_what_is_not_built(const Config& config) {
            "leave it out, and keep the cluster's network to yourself");
     refuse(!config.comm.secret_file.empty(), "comm.secret_file",
            "leave it out, and keep the cluster's network to yourself");
-    refuse(config.data.dataset == "imagenet" || config.data.dataset == "folder",
-           "data.dataset: " + config.data.dataset,
-           "so far cifar10, cifar100, fashion_mnist, mnist and synthetic are");
 }
 
 }  // namespace trainer

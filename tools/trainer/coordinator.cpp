@@ -109,6 +109,7 @@ void JobCoordinator::introduce() {
 }
 
 void JobCoordinator::restore() {
+    check_class_names(*resumed_, training_);
     read_tensors(resumed_->model, arena_, slab::weights);
     read_tensors(resumed_->model, statistics_, slab::weights);
     for (const std::string& name : plan_.saved_server_slabs())

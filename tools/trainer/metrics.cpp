@@ -271,6 +271,13 @@ void RunLog::record(const Record& record, const Position& position) {
         line += format("  lr %.5g", *record.lr);
     if (record.images_per_s)
         line += format("  %.0f images/s", *record.images_per_s);
+    // Of the time that images took; where it is nothing, nothing is said.
+    if (record.data_wait && record.images_per_s && record.sums.samples > 0) {
+        const double share =
+            *record.data_wait * *record.images_per_s / static_cast<double>(record.sums.samples);
+        if (share >= 0.01)
+            line += format("  data wait %.0f %%", 100 * share);
+    }
     if (record.type == RecordType::step)
         line += "  ETA " + duration_text(position.seconds_left);
     if (record.type == RecordType::step && terminal_)

@@ -1,5 +1,6 @@
 #include "tools/trainer/model_card.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -88,6 +89,30 @@ ModelCard card_of(const Checkpoint& checkpoint) {
         throw Error("'" + checkpoint.state.path().string() +
                     "': its metadata does not describe the model (" + error.what() + ")");
     }
+}
+
+void check_class_names(const Checkpoint& checkpoint, const Dataset& dataset) {
+    const std::vector<std::string> trained = card_of(checkpoint).class_names;
+    // Names go through JSON, which replaces bytes that are not UTF-8.
+    Metadata own;
+    add_card(own, dataset, {});
+    const auto found = own.find("class_names");
+    if (trained.empty() || found == own.end())
+        return;
+    const auto names = Json::parse(found->second).get<std::vector<std::string>>();
+    if (names == trained)
+        return;
+    const auto count = std::min(names.size(), trained.size());
+    size_t i = 0;
+    while (i < count && names[i] == trained[i])
+        ++i;
+    const auto name_at = [i](const std::vector<std::string>& all) {
+        return i < all.size() ? "'" + all[i] + "'" : std::string("none");
+    };
+    throw UsageError("the checkpoint '" + checkpoint.path().string() +
+                     "' was trained on other classes: its class " + std::to_string(i) + " is " +
+                     name_at(trained) + ", that of the data is " + name_at(names) +
+                     "; set data.dir to data with the same classes");
 }
 
 LoadedModel load_model(const std::string& path) {

@@ -32,6 +32,10 @@ void add_card(Metadata& metadata, const Dataset& dataset, const Normalization& n
 /// normalisation. Throws Error where the metadata lacks something.
 ModelCard card_of(const Checkpoint& checkpoint);
 
+/// Throws UsageError where both name their classes and the names differ: a label would mean
+/// something else.
+void check_class_names(const Checkpoint& checkpoint, const Dataset& dataset);
+
 /// A checkpoint's network and its values, in fp32 in this machine's memory.
 struct LoadedModel {
     ModelCard card;

@@ -48,6 +48,9 @@ std::vector<std::string> differences(const Checkpoint& checkpoint, const Config&
     } catch (const nlohmann::json::exception&) {
         throw Error("'" + checkpoint.state.path().string() + "': its metadata's config is none");
     }
+    // A key that is newer than the checkpoint had its default.
+    for (const auto& [key, value] : compared_entries(Config()))
+        before.emplace(key, value);
     std::vector<std::string> result;
     for (const auto& [key, value] : compared_entries(config)) {
         const auto found = before.find(key);

@@ -38,6 +38,20 @@ std::optional<int64_t> number_in(const std::string& path) {
     return file >> number ? std::optional(number) : std::nullopt;
 }
 
+AugmentOptions augment_options(const Config& config) {
+    const auto& augment = config.data.augment;
+    AugmentOptions options{augment.pad_crop, augment.flip, augment.cutout};
+    options.photo.crop = augment.random_crop;
+    options.photo.scale_low = augment.scale[0];
+    options.photo.scale_high = augment.scale[1];
+    options.photo.ratio_low = augment.ratio[0];
+    options.photo.ratio_high = augment.ratio[1];
+    options.photo.flip = augment.flip;
+    std::copy(augment.color_jitter.begin(), augment.color_jitter.end(),
+              options.photo.jitter.begin());
+    return options;
+}
+
 }  // namespace
 
 Dataset make_dataset(const Config& config, Split split) {
@@ -46,6 +60,13 @@ Dataset make_dataset(const Config& config, Split split) {
     options.dir = config.data.dir;
     options.split = split;
     options.synthetic.seed = config.seed;
+    options.photos = {.image_size = config.data.image_size,
+                      .resize = config.data.resize.value_or((config.data.image_size * 256 + 112) /
+                                                            224),
+                      .upright = config.data.exif_orientation,
+                      .skip_corrupt = config.data.on_corrupt == "skip",
+                      .val_labels = config.data.val_labels,
+                      .held_out = config.data.split};
     Dataset dataset = load_dataset(options);
     if (dataset.classes > config.model.num_classes)
         throw UsageError("model.num_classes: " + std::to_string(config.model.num_classes) +
@@ -60,9 +81,11 @@ LoaderOptions training_loader(const Config& config) {
     options.shuffle = config.data.shuffle;
     options.drop_last = config.data.drop_last;
     options.seed = config.seed;
-    options.threads = config.data.workers.value_or(std::clamp(processors() / 2, 1, 8));
-    options.augment = {config.data.augment.pad_crop, config.data.augment.flip,
-                       config.data.augment.cutout};
+    // Photographs take as much work as there is; the threads that compute wait for them.
+    const bool photos = config.data.dataset == "imagenet" || config.data.dataset == "folder";
+    options.threads = config.data.workers.value_or(
+        photos ? std::clamp(processors(), 1, 32) : std::clamp(processors() / 2, 1, 8));
+    options.augment = augment_options(config);
     options.normalization = normalization_of(config, 3);
     return options;
 }
@@ -139,25 +162,6 @@ int computing_threads(const Config& config) {
     return config.threads.value_or(processors());
 }
 
-std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType> reference,
-                                      [[maybe_unused]] bool pin) {
-    if (reference)
-        return make_reference_backend(*reference);
-    const bool bf16 = config.precision == "bf16";
-#ifdef TRAINER_HAS_ONEDNN
-    return make_cpu_backend(threads, bf16 ? Precision::bf16 : Precision::fp32, pin);
-#else
-    if (bf16)
-        return make_cpu_backend(threads, Precision::bf16);  // says what is missing
-    return make_reference_backend(DType::f32);
-#endif
-}
-
-namespace {
-
-// A beginning that no tensor has would freeze nothing, silently.
-void check_frozen(const TensorTable& table, const std::vector<std::string>& freeze) {
-    for (const std::string& beginning : freeze) {
 std::optional<int> cuda_device(const Config& config) {
     if (config.device == "cpu")
         return std::nullopt;
@@ -178,6 +182,32 @@ void check_device(const Config& config) {
     }
 }
 
+std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType> reference,
+                                      [[maybe_unused]] bool pin) {
+    if (reference)
+        return make_reference_backend(*reference);
+    const bool bf16 = config.precision == "bf16";
+    if (const std::optional<int> device = cuda_device(config))
+        return make_cuda_backend({.device = *device,
+                                  .precision = bf16 ? Precision::bf16 : Precision::fp32,
+                                  .deterministic = config.deterministic,
+                                  .tf32 = config.cuda.tf32,
+                                  .graphs = config.cuda.graphs});
+    [[maybe_unused]] const int threads = computing_threads(config);
+#ifdef TRAINER_HAS_ONEDNN
+    return make_cpu_backend(threads, bf16 ? Precision::bf16 : Precision::fp32, pin);
+#else
+    if (bf16)
+        return make_cpu_backend(threads, Precision::bf16);  // says what is missing
+    return make_reference_backend(DType::f32);
+#endif
+}
+
+namespace {
+
+// A beginning that no tensor has would freeze nothing, silently.
+void check_frozen(const TensorTable& table, const std::vector<std::string>& freeze) {
+    for (const std::string& beginning : freeze) {
         const auto& tensors = table.tensors();
         if (std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
                 return tensor.name.starts_with(beginning);
@@ -187,13 +217,6 @@ void check_device(const Config& config) {
         for (const TensorInfo& tensor : tensors)
             names.push_back(tensor.name);
         throw UsageError("model.freeze: no tensor's name begins with '" + beginning +
-    if (const std::optional<int> device = cuda_device(config))
-        return make_cuda_backend({.device = *device,
-                                  .precision = bf16 ? Precision::bf16 : Precision::fp32,
-                                  .deterministic = config.deterministic,
-                                  .tf32 = config.cuda.tf32,
-                                  .graphs = config.cuda.graphs});
-    [[maybe_unused]] const int threads = computing_threads(config);
                          "'; did you mean " + nearest_name(beginning, names) + "?");
     }
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "tools/trainer/data_hint.h"
 #include "tools/trainer/model_card.h"
 #include "tools/trainer/setup.h"
 
@@ -139,6 +140,9 @@ void Trainer::introduce_run() {
     log_.say("checkpoints  " + store_.directory().string());
     log_.say("logs         " + (log_.directory() / "metrics.jsonl").string() + ", " +
              (log_.directory() / "trainer.log").string());
+    for (const Dataset* data : {&training_data_, &test_data_})
+        for (const std::string& note : data->notes)
+            log_.warn(note);
     if (train.max_steps > train.epochs * steps_per_epoch_)
         log_.warn("train.max_steps (" + std::to_string(train.max_steps) +
                   ") is more than train.epochs make; the run ends after " +
@@ -146,6 +150,7 @@ void Trainer::introduce_run() {
 }
 
 void Trainer::restore(const Checkpoint& checkpoint) {
+    check_class_names(checkpoint, training_data_);
     read_tensors(checkpoint.model, parameters_, slab::weights);
     read_tensors(checkpoint.model, statistics_, slab::weights);
     for (const std::string& name : optimizer_->slabs())
@@ -233,12 +238,37 @@ void Trainer::train_step() {
     ++spent_.steps;
     recent_step_seconds_ +=
         (seconds - recent_step_seconds_) / static_cast<double>(std::min<int64_t>(spent_.steps, 50));
+    tell_notes(training_loader_);
     lr_ = result.lr;
     state_.step = worker_.steps();
     state_.epoch += result.sums;
     state_.window += result.sums;
     unsaved_ = true;
     log_step();
+}
+
+void Trainer::tell_notes(Loader& loader) {
+    for (const std::string& note : loader.take_notes())
+        log_.warn(note);
+}
+
+// Says where training waits for data, once an epoch at most.
+void Trainer::hint_at_data() {
+    const SourceTimes now = training_loader_.source_times();
+    const SourceTimes since{now.read_s - times_at_hint_.read_s,
+                            now.decode_s - times_at_hint_.decode_s,
+                            now.samples - times_at_hint_.samples};
+    const double seconds = spent_.step_seconds - spent_at_hint_.step_seconds;
+    constexpr double too_short = 5;  // seconds: the first batches are always waited for
+    if (seconds < too_short)
+        return;
+    const double wait = (spent_.data_wait - spent_at_hint_.data_wait) / seconds;
+    const std::string hint =
+        data_hint(wait, since, training_loader_.options().threads, processors());
+    if (!hint.empty())
+        log_.say("hint         " + hint);
+    times_at_hint_ = now;
+    spent_at_hint_ = spent_;
 }
 
 void Trainer::log_step() {
@@ -275,6 +305,7 @@ void Trainer::log_epoch() {
         record.data_wait = spent_.data_wait - epoch_start_.data_wait;
     }
     log_.record(record, position());
+    hint_at_data();
     if (!is_end_of(1))
         return;  // cut short by train.max_steps: more steps may come, and say it again
     state_.epoch = {};
@@ -289,6 +320,7 @@ bool Trainer::evaluate_if_due() {
     const auto sums = evaluator_.run([this] { return signals_.requested(); });
     if (!sums)
         return false;
+    tell_notes(evaluation_loader_);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     state_.evaluated = state_.step;
     state_.evaluation = *sums;

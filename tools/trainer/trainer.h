@@ -51,6 +51,8 @@ class Trainer {
     // Training.
     ExitCode train();
     void train_step();
+    void tell_notes(Loader& loader);
+    void hint_at_data();
     void log_step();
     void log_epoch();
     bool evaluate_if_due();
@@ -97,6 +99,8 @@ class Trainer {
     Clock::time_point started_ = Clock::now();
     Spent spent_;
     Spent window_start_, epoch_start_;  // what it was at the last record of a step, of an epoch
+    Spent spent_at_hint_;  // and when hint_at_data() last looked
+    SourceTimes times_at_hint_;
     double lr_ = 0;
     double recent_step_seconds_ = 0;  // smoothed
 };

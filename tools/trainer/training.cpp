@@ -6,6 +6,7 @@
 
 #include "tools/trainer/evaluator.h"
 #include "tools/trainer/metrics.h"
+#include "tools/trainer/model_card.h"
 #include "tools/trainer/run_state.h"
 #include "tools/trainer/setup.h"
 #include "tools/trainer/trainer.h"
@@ -20,6 +21,7 @@ int run_evaluation(const Config& config, const std::string& path) {
     const Checkpoint checkpoint = Checkpoint::open(path);
     const std::string differing = check_evaluable(checkpoint, config);
     const Dataset dataset = make_dataset(config, Split::test);
+    check_class_names(checkpoint, dataset);
     Loader loader(dataset, evaluation_loader(config, dataset));
     const std::unique_ptr<Backend> backend = make_backend(config, std::nullopt);
     const Network network = make_network(config, dataset);
@@ -35,6 +37,9 @@ int run_evaluation(const Config& config, const std::string& path) {
     read_tensors(checkpoint.model, statistics, slab::weights);
     const LossSums sums = *Evaluator(loader, network, *backend, parameters, statistics).run();
 
+    for (const auto& notes : {dataset.notes, loader.take_notes()})
+        for (const std::string& note : notes)
+            std::cerr << "trainer: warning: " << note << "\n";
     const double count = static_cast<double>(sums.samples);
     std::cout << config.model.name << " of " << checkpoint.path().string() << " on "
               << dataset.description << "\n";

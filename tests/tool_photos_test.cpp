@@ -1,0 +1,209 @@
+// Training on photographs: from class folders and from shards alike, with classes that a checkpoint
+// remembers.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/photos.h"
+#include "tools/conversion/convert.h"
+#include "tools/trainer/data_hint.h"
+#include "tools/trainer/trainer.h"
+#include "tools/trainer/training.h"
+
+namespace trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool contains(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
+
+std::string error_of(const std::function<void()>& work) {
+    try {
+        work();
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return "no error";
+}
+
+class PhotosTest : public testing::Test {
+  protected:
+    void SetUp() override {
+        try {
+            encode_png(waves(2, 2));
+        } catch (const UsageError& error) {
+            GTEST_SKIP() << error.what();
+        }
+        for (int i = 0; i < 16; ++i)
+            write_bytes(root_ / "photos" / "train" / ("kind " + std::to_string(i % 4)) /
+                            (std::to_string(i) + ".JPEG"),
+                        encode_png(waves(40 + 3 * i, 64 - i, 1.5 * i)));
+        fs::create_directory_symlink("train", root_ / "photos" / "val");
+    }
+
+    /// A config of ResNet-20 on what `data` says, with logs and checkpoints in runs/<run>.
+    Config config(const std::string& data, const std::string& run,
+                  std::vector<std::string> overrides = {}) const {
+        const std::string dir = (root_ / "runs" / run).string();
+        return parse_config(
+            "model: {name: resnet20, num_classes: 4}\n"
+            "data: {dataset: folder, dir: \"" +
+                data +
+                "\", batch_size: 8, image_size: 32, workers: 2}\n"
+                "train: {epochs: 2}\n"
+                "threads: 1\n"
+                "optim: {lr: 0.05, schedule: {type: constant}}\n"
+                "log: {dir: \"" +
+                dir +
+                "\", every_steps: 1}\n"
+                "checkpoint: {dir: \"" +
+                dir + "\"}\n",
+            "photos.yaml", overrides);
+    }
+
+    std::string photos() const { return (root_ / "photos").string(); }
+
+    std::string packed() const {
+        const fs::path to = root_ / "packed";
+        if (!fs::exists(to)) {
+            testing::internal::CaptureStdout();
+            EXPECT_EQ(
+                convert::pack({.from = photos(), .to = to, .threads = 2}, [] { return false; }), 0);
+            testing::internal::GetCapturedStdout();
+        }
+        return to.string();
+    }
+
+    static std::vector<float> weights_after(const Config& config, RunState* state = nullptr) {
+        Trainer trainer(config);
+        EXPECT_EQ(trainer.run(), ExitCode::done);
+        const auto weights = trainer.parameters().slab<float>(slab::weights);
+        if (state != nullptr)
+            *state = trainer.state();
+        return {weights.begin(), weights.end()};
+    }
+
+    const TemporaryFolder root_;
+};
+
+TEST_F(PhotosTest, FolderAndShardsTrainTheSameModel) {
+    const std::vector<float> from_folder = weights_after(config(photos(), "folder"));
+    EXPECT_EQ(weights_after(config(packed(), "shards")), from_folder);
+    EXPECT_NE(weights_after(config(photos(), "other", {"seed=2"})), from_folder);
+    const std::vector<float> jitter =
+        weights_after(config(photos(), "jitter", {"data.augment.color_jitter=[0.4, 0.4, 0.4]"}));
+    EXPECT_NE(jitter, from_folder);
+}
+
+TEST_F(PhotosTest, OverfitsThem) {
+    const std::vector<std::string> how = {"train.epochs=25", "data.augment.random_crop=false",
+                                          "train.eval_every_epochs=0", "checkpoint.every_epochs=0"};
+    RunState folder, shards;
+    const std::vector<float> weights = weights_after(config(photos(), "a", how), &folder);
+    EXPECT_EQ(folder.evaluation.samples, 16);
+    EXPECT_EQ(folder.evaluation.top1, 16) << "of the training images, which val/ links to";
+    EXPECT_EQ(weights_after(config(packed(), "b", how), &shards), weights);
+    EXPECT_EQ(shards.evaluation, folder.evaluation);
+}
+
+TEST_F(PhotosTest, ACheckpointOfOtherClassesIsRefused) {
+    weights_after(config(photos(), "run"));
+    fs::rename(root_ / "photos" / "train" / "kind 2", root_ / "photos" / "train" / "sort 2");
+    const Config longer = config(photos(), "run", {"train.epochs=3"});
+    EXPECT_TRUE(contains(error_of([&] { Trainer trainer(longer); }),
+                         "was trained on other classes: its class 2 is 'kind 2', that of the data "
+                         "is 'kind 3'"));
+    const std::string checkpoint = (root_ / "runs" / "run" / "latest").string();
+    EXPECT_TRUE(contains(error_of([&] { run_evaluation(longer, checkpoint); }), "other classes"));
+    fs::rename(root_ / "photos" / "train" / "sort 2", root_ / "photos" / "train" / "kind 2");
+    EXPECT_EQ(error_of([&] { Trainer trainer(longer); }), "no error");
+}
+
+TEST_F(PhotosTest, TooFewClassesAreSaid) {
+    EXPECT_TRUE(contains(
+        error_of([&] { Trainer trainer(config(photos(), "few", {"model.num_classes=3"})); }),
+        "model.num_classes: 3 is too few for folder, which has 4 classes"));
+}
+
+TEST_F(PhotosTest, ADamagedImageEndsTheRunOrIsSkippedAloud) {
+    const fs::path bad = root_ / "photos" / "train" / "kind 1" / "5.JPEG";
+    std::ofstream(bad, std::ios::trunc) << "no image";
+    EXPECT_TRUE(contains(error_of([&] { weights_after(config(photos(), "fail")); }),
+                         "is damaged: " + bad.string()));
+    weights_after(config(photos(), "skip", {"data.on_corrupt=skip"}));
+    const std::vector<std::byte> log = read_bytes(root_ / "runs" / "skip" / "trainer.log");
+    EXPECT_TRUE(
+        contains({reinterpret_cast<const char*>(log.data()), log.size()},
+                 "warning: image 5 is damaged: " + bad.string() +
+                     ": not an image that can be decoded; skipped, image 6 takes its place"));
+}
+
+TEST(PhotosConfig, KeysAreChecked) {
+    const auto message = [](const std::string& assignment) {
+        return error_of([&] {
+            parse_config("model: {name: resnet18}\ndata: {dataset: imagenet, dir: x}\n", "a.yaml",
+                         {assignment});
+        });
+    };
+    EXPECT_TRUE(
+        contains(message("data.augment.scale=[0.5]"), "two numbers, the least and the most"));
+    EXPECT_TRUE(contains(message("data.augment.scale=[0.5, 2]"), "out of range"));
+    EXPECT_TRUE(contains(message("data.augment.ratio=[2, 1]"), "two numbers, the least"));
+    EXPECT_TRUE(contains(message("data.augment.color_jitter=[1, 1, 1, 0, 1]"), "a list of 5"));
+    EXPECT_TRUE(contains(message("data.resize=100"), "less than data.image_size, 224"));
+    EXPECT_TRUE(contains(message("data.on_corrupt=ignore"), "fail"));
+    EXPECT_TRUE(contains(message("data.split=1"), "out of range"));
+    EXPECT_EQ(message("data.resize=320"), "no error");
+}
+
+TEST(DataHint, NamesTheBottleneck) {
+    EXPECT_EQ(data_hint(0.05, {1, 1, 10}, 1, 8), "");
+    EXPECT_EQ(
+        data_hint(0.25, {0.1, 3, 1000}, 2, 8),
+        "training waits for data 25 % of its time; decoding is the bottleneck (an image takes "
+        "0.10 ms to read, 3.00 ms to decode): set data.workers to 8 (now 2)");
+    EXPECT_TRUE(contains(data_hint(0.25, {0.1, 3, 1000}, 8, 8), "all 8 processors decode already"));
+    EXPECT_TRUE(contains(data_hint(0.25, {9, 3, 1000}, 8, 8), "the disk is the bottleneck"));
+    EXPECT_TRUE(contains(data_hint(0.25, {}, 2, 8), "more data.workers (2 now)"));
+}
+
+/// ResNet-18 on the sample of real photographs: the same first steps from both.
+TEST(SamplePhotos, FolderAndShardsAreTheSameToResNet18) {
+    if (sample_photos().empty())
+        GTEST_SKIP() << no_sample_photos;
+#ifndef TRAINER_HAS_ONEDNN
+    GTEST_SKIP() << "without oneDNN this takes minutes";
+#endif
+    const TemporaryFolder root;
+    fs::create_directories(root / "photos");
+    fs::create_directory_symlink(sample_photos() / "train", root / "photos" / "train");
+    fs::create_directory_symlink("train", root / "photos" / "val");
+    testing::internal::CaptureStdout();
+    ASSERT_EQ(convert::pack({.from = root / "photos", .to = root / "packed", .threads = 2},
+                            [] { return false; }),
+              0);
+    testing::internal::GetCapturedStdout();
+    std::vector<std::vector<float>> weights;
+    for (const std::string data : {"photos", "packed"}) {
+        const std::string dir = (root / ("runs " + data)).string();
+        const Config config = parse_config(
+            "model: {name: resnet18, num_classes: 100}\n"
+            "data: {dataset: imagenet, dir: \"" +
+                (root / data).string() +
+                "\", batch_size: 8, image_size: 64}\n"
+                "train: {epochs: 1, max_steps: 4}\n"
+                "log: {dir: \"" +
+                dir + "\"}\ncheckpoint: {dir: \"" + dir + "\"}\n",
+            "sample.yaml");
+        Trainer trainer(config);
+        EXPECT_EQ(trainer.run(), ExitCode::done);
+        const auto slab = trainer.parameters().slab<float>(slab::weights);
+        weights.emplace_back(slab.begin(), slab.end());
+    }
+    EXPECT_EQ(weights[0], weights[1]);
+}
+
+}  // namespace
+}  // namespace trainer

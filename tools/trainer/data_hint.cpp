@@ -1,0 +1,33 @@
+#include "tools/trainer/data_hint.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace trainer {
+
+std::string data_hint(double wait, const SourceTimes& times, int threads, int processors) {
+    if (!(wait >= 0.1))
+        return "";
+    char start[160];
+    std::snprintf(start, sizeof start, "training waits for data %.0f %% of its time; ", 100 * wait);
+    if (times.samples == 0)
+        return start + std::string("more data.workers (") + std::to_string(threads) +
+               " now) would make it ready sooner";
+    const double images = static_cast<double>(times.samples);
+    char facts[160];
+    std::snprintf(facts, sizeof facts, " (an image takes %.2f ms to read, %.2f ms to decode): ",
+                  1e3 * times.read_s / images, 1e3 * times.decode_s / images);
+    if (times.read_s > times.decode_s)
+        return start + std::string("the disk is the bottleneck") + facts +
+               "pack the images with tools/convert, or put them on a faster one";
+    const std::string bottleneck = std::string("decoding is the bottleneck") + facts;
+    if (threads < processors)
+        return start + bottleneck + "set data.workers to " + std::to_string(processors) + " (now " +
+               std::to_string(threads) + ")";
+    return start + bottleneck + "all " + std::to_string(processors) +
+           " processors decode already; smaller images take less of them, which tools/convert "
+           "makes "
+           "with --resize";
+}
+
+}  // namespace trainer
