@@ -78,7 +78,8 @@ void Loader::allocate() {
     const int64_t image_bytes =
         round_up(options_.batch * sample_size_ * static_cast<int64_t>(sizeof(float)));
     const int64_t label_bytes = round_up(options_.batch * static_cast<int64_t>(sizeof(int32_t)));
-    memory_ = allocate_host(static_cast<size_t>(options_.ring * (image_bytes + label_bytes)));
+    const auto bytes = static_cast<size_t>(options_.ring * (image_bytes + label_bytes));
+    memory_ = options_.allocate ? options_.allocate(bytes) : allocate_host(bytes);
     slots_.resize(static_cast<size_t>(options_.ring));
     std::byte* at = memory_.data.get();
     for (Slot& slot : slots_) {

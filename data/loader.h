@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -28,6 +29,9 @@ struct LoaderOptions {
     uint64_t seed = 1;      ///< of the order, and of a Dataset's augmentation
     int threads = 1;        ///< that fill batches
     int64_t ring = 3;       ///< batches in memory, the one handed out among them; at least 2
+    /// Memory of the ring; empty: allocate_host. A GPU reads faster from memory that is locked for
+    /// it.
+    std::function<Memory(size_t)> allocate = {};
 
     // For loaders made from a Dataset.
     AugmentOptions augment = {};

@@ -306,7 +306,7 @@ class Bench {
         else
             std::copy(slabs_[0].begin(), slabs_[0].end(), parameters_.address(slab::gradients));
         result.weight_gradients = values_of(parameters_, slab::gradients);
-        for (const auto& gradient : input_gradients_) {
+        for (auto& gradient : input_gradients_) {
             if (!gradient)
                 continue;
             gradient->fetch();

@@ -100,7 +100,7 @@ TEST_F(CudaProgram, SaysWhatIsWrongWithThePlugin) {
                    "CUDA and cuDNN, or use device: cpu");
     const std::string text = (root_ / "tiny.yaml").string();
     expect_refusal(driver("90", "TRAINER_CUDA_ENGINE=" + text), "cuda",
-                   "the CUDA engine cannot be opened: " + text + ": file too short");
+                   "the CUDA engine cannot be opened: " + text + ": ");
     const std::string other = fakes + "/libcuda.so.1";
     expect_refusal(driver("90", "TRAINER_CUDA_ENGINE=" + other), "cuda",
                    other + " is no CUDA engine");

@@ -33,7 +33,7 @@ class Algorithms {
     explicit Algorithms(const Context& context);
 
     /// The algorithm of `what`, a pass with its shape and types, in one word. `usable` says
-    /// whether one known from the file still works, `measure` tries them all. The fastest that the
+    /// whether one works on the shape, `measure` tries them all. The fastest that the
     /// context's options allow. Throws Error where there is none.
     Algorithm find(const std::string& what, const std::function<bool(const Algorithm&)>& usable,
                    const std::function<std::vector<Candidate>()>& measure);
@@ -43,12 +43,15 @@ class Algorithms {
 
   private:
     bool allowed(const Candidate& candidate) const;
+    /// Those allowed, with the math that they are to have, the best first: the fastest.
+    std::vector<Algorithm> by_time(std::vector<Candidate> candidates) const;
     void read_file();
     void append_to_file(const std::string& key, const Algorithm& algorithm) const;
 
     const Context& context_;
     std::string suffix_;  // of keys: GPU, version and options
-    std::string path_;    // empty: nowhere to keep it
+    std::string path_;
+    bool keeps_ = false;  // whether the file can be written
     std::map<std::string, Algorithm> known_;
 };
 

@@ -276,7 +276,10 @@ struct GradientSource {
     __device__ void load(int64_t at, Vector<T, V>& g, Vector<T, V>& d) const {
         d = Vector<T, V>::load(x + at);
         g = Vector<T, V>::load(static_cast<const T*>(gradients.data[0]) + at);
-        for (int k = 1; k < gradients.count; ++k) {
+#pragma unroll
+        for (int k = 1; k < Gradients::most; ++k) {  // unrolled, so that the array is in registers
+            if (k >= gradients.count)
+                break;
             const auto more = Vector<T, V>::load(static_cast<const T*>(gradients.data[k]) + at);
 #pragma unroll
             for (int i = 0; i < V; ++i)

@@ -32,6 +32,10 @@ std::optional<std::string> why_no_cuda(int device);
 /// Whether this machine has a driver with at least one GPU.
 bool has_cuda_device();
 
+/// Zeroed memory of the host that GPUs copy from fast: what a step's images lie in best.
+/// REQUIRES: why_no_cuda() of some device is nullopt. Throws Error where there is too little.
+Memory allocate_for_cuda(size_t bytes);
+
 /// A backend with one lane on that GPU. Throws UsageError with why_no_cuda(), or where the GPU has
 /// not the precision; Error where the GPU fails.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options);

@@ -140,6 +140,10 @@ std::optional<std::string> why_no_cuda(int device) {
     return std::nullopt;
 }
 
+Memory allocate_for_cuda(size_t bytes) {
+    return open_plugin().table->allocate_pinned(bytes);
+}
+
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
     if (const auto why = why_no_cuda(options.device))
         throw UsageError("device: cuda: " + *why);

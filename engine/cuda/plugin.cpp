@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "engine/cuda/context.h"
 #include "engine/cuda/cuda_backend.h"
 
 namespace trainer::cuda {
@@ -22,6 +23,10 @@ int device_count(char* message, size_t size) {
     return 0;
 }
 
+Memory allocate_pinned(size_t bytes) {
+    return Context::allocate_pinned(bytes);
+}
+
 Backend* make(const CudaOptions& options) {
     return make_backend(options).release();
 }
@@ -30,6 +35,7 @@ constexpr PluginTable table{.version = plugin_version,
                             .layout = plugin_layout,
                             .capabilities = capabilities,
                             .device_count = device_count,
+                            .allocate_pinned = allocate_pinned,
                             .make = make};
 
 }  // namespace

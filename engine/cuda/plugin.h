@@ -17,9 +17,10 @@ inline constexpr uint32_t plugin_version = 1;
 /// Sizes of the types that cross the border: other compilers or headers give another number.
 inline constexpr uint64_t plugin_layout = [] {
     uint64_t hash = 1469598103934665603U;
-    for (const size_t size : {sizeof(Binding), sizeof(Buffer), sizeof(Node), sizeof(Network),
-                              sizeof(StepInput), sizeof(ParameterArena), sizeof(LossSums),
-                              sizeof(CudaOptions), sizeof(LaneTeam), sizeof(std::string)})
+    for (const size_t size :
+         {sizeof(Binding), sizeof(Buffer), sizeof(Node), sizeof(Network), sizeof(StepInput),
+          sizeof(ParameterArena), sizeof(LossSums), sizeof(CudaOptions), sizeof(Memory),
+          sizeof(LaneTeam), sizeof(std::string)})
         hash = (hash ^ size) * 1099511628211U;
     return hash;
 }();
@@ -34,6 +35,8 @@ struct PluginTable {
     const int* capabilities;
     /// Writes to `message` why the runtime cannot use any device, or nothing; returns their number.
     int (*device_count)(char* message, size_t size);
+    /// Zeroed memory of the host that GPUs copy from fast. Throws Error.
+    Memory (*allocate_pinned)(size_t bytes);
     /// A backend, deleted through its virtual destructor. Throws UsageError or Error.
     Backend* (*make)(const CudaOptions& options);
 };

@@ -86,6 +86,8 @@ LoaderOptions training_loader(const Config& config) {
     options.threads = config.data.workers.value_or(
         photos ? std::clamp(processors(), 1, 32) : std::clamp(processors() / 2, 1, 8));
     options.augment = augment_options(config);
+    if (cuda_device(config))
+        options.allocate = allocate_for_cuda;
     options.normalization = normalization_of(config, 3);
     return options;
 }
