@@ -14,6 +14,7 @@ namespace trainer {
 
 namespace {
 
+// Of samples that are in memory; of photographs one, so that all threads work on a small batch.
 constexpr int64_t samples_per_task = 16;
 
 void check_options(const LoaderOptions& options, int64_t count) {
@@ -219,7 +220,8 @@ bool Loader::gather_ahead(std::vector<int32_t>& indices) {
 }
 
 Loader::Task Loader::claim() {
-    const int64_t count = std::min(samples_per_task, options_.batch - claimed_);
+    const int64_t most = source_->reads_ahead() ? 1 : samples_per_task;
+    const int64_t count = std::min(most, options_.batch - claimed_);
     const Task task{&slot_of(opened_ - 1), claimed_, count};
     claimed_ += count;
     return task;

@@ -185,15 +185,19 @@ Image& PhotoTransformer::evaluate(ImageDecoder& decoder) {
 }
 
 void normalize_photo(const Image& image, bool flip, const Normalizer& normalizer, float* out) {
-    const int64_t plane = image.height * image.width;
-    const float* tables[] = {normalizer.table(0), normalizer.table(1), normalizer.table(2)};
-    const uint8_t* from = image.pixels.data();
-    for (int64_t y = 0; y < image.height; ++y, out += image.width)
-        for (int64_t x = 0; x < image.width; ++x, from += 3) {
-            const int64_t to = flip ? image.width - 1 - x : x;
-            for (int c = 0; c < 3; ++c)
-                out[c * plane + to] = tables[c][from[c]];
+    const int64_t width = image.width;
+    for (int64_t c = 0; c < 3; ++c) {
+        const float* table = normalizer.table(c);
+        for (int64_t y = 0; y < image.height; ++y, out += width) {
+            const uint8_t* from = image.pixels.data() + y * width * 3 + c;
+            if (flip)
+                for (int64_t x = 0; x < width; ++x)
+                    out[width - 1 - x] = table[from[3 * x]];
+            else
+                for (int64_t x = 0; x < width; ++x)
+                    out[x] = table[from[3 * x]];
         }
+    }
 }
 
 }  // namespace trainer

@@ -68,29 +68,34 @@ PhotoAugmentOptions recipe() {
 
 #ifdef TRAINER_BENCH_OPENCV
 
-/// The same with OpenCV: all of the image decoded, then the crop resized.
-void opencv_sample(const std::vector<std::byte>& file, int64_t epoch, int64_t index, float* out) {
-    const cv::Mat bytes(1, static_cast<int>(file.size()), CV_8UC1,
-                        const_cast<std::byte*>(file.data()));
-    const cv::Mat image = cv::imdecode(bytes, cv::IMREAD_COLOR);
-    const PhotoTransform transform =
-        draw_photo_transform(recipe(), image.rows, image.cols, 1, epoch, index);
-    const cv::Rect box(static_cast<int>(transform.crop.left), static_cast<int>(transform.crop.top),
-                       static_cast<int>(transform.crop.width),
-                       static_cast<int>(transform.crop.height));
-    cv::Mat resized, scaled;
-    cv::resize(image(box), resized, {size, size}, 0, 0, cv::INTER_LINEAR);
-    if (transform.flip)
-        cv::flip(resized, resized, 1);
-    resized.convertTo(scaled, CV_32FC3, 1 / 255.0);
-    cv::subtract(scaled, cv::Scalar(0.406, 0.456, 0.485), scaled);
-    cv::divide(scaled, cv::Scalar(0.225, 0.224, 0.229), scaled);
-    constexpr size_t plane = size * size;
-    const cv::Mat planes[] = {cv::Mat(size, size, CV_32FC1, out + 2 * plane),
-                              cv::Mat(size, size, CV_32FC1, out + plane),
-                              cv::Mat(size, size, CV_32FC1, out)};
-    cv::split(scaled, const_cast<cv::Mat*>(planes));
-}
+/// The same with OpenCV: all of the image decoded, then the crop resized, in memory that it keeps.
+class OpenCvPeer {
+  public:
+    void load(const std::vector<std::byte>& file, int64_t epoch, int64_t index, float* out) {
+        const cv::Mat bytes(1, static_cast<int>(file.size()), CV_8UC1,
+                            const_cast<std::byte*>(file.data()));
+        cv::imdecode(bytes, cv::IMREAD_COLOR, &image_);
+        const PhotoTransform transform =
+            draw_photo_transform(recipe(), image_.rows, image_.cols, 1, epoch, index);
+        const Box& crop = transform.crop;
+        const cv::Rect box(static_cast<int>(crop.left), static_cast<int>(crop.top),
+                           static_cast<int>(crop.width), static_cast<int>(crop.height));
+        cv::resize(image_(box), resized_, {size, size}, 0, 0, cv::INTER_LINEAR);
+        if (transform.flip)
+            cv::flip(resized_, resized_, 1);
+        cv::split(resized_, planes_);
+        constexpr double mean[] = {0.485, 0.456, 0.406}, deviation[] = {0.229, 0.224, 0.225};
+        for (size_t c = 0; c < 3; ++c) {
+            cv::Mat plane(size, size, CV_32FC1, out + c * size * size);
+            planes_[2 - c].convertTo(plane, CV_32F, 1 / (255 * deviation[c]),
+                                     -mean[c] / deviation[c]);
+        }
+    }
+
+  private:
+    cv::Mat image_, resized_;
+    std::vector<cv::Mat> planes_;
+};
 
 #endif
 
@@ -130,6 +135,9 @@ void measure_speed(const std::string& folder, double seconds, int rounds,
     int32_t label = 0;
     std::map<std::string, std::vector<double>> speeds;
     int64_t epochs[2] = {};
+#ifdef TRAINER_BENCH_OPENCV
+    OpenCvPeer opencv;
+#endif
     for (int round = 0; round <= rounds; ++round) {  // the first is to warm up
         std::map<std::string, double> now;
         now["ours"] = speed_of(dataset.count, seconds, epochs[0], [&](int64_t epoch, int64_t i) {
@@ -138,7 +146,7 @@ void measure_speed(const std::string& folder, double seconds, int rounds,
 #ifdef TRAINER_BENCH_OPENCV
         cv::setNumThreads(1);
         now["opencv"] = speed_of(dataset.count, seconds, epochs[1], [&](int64_t epoch, int64_t i) {
-            opencv_sample(memory->file(i), epoch, i, sample.data());
+            opencv.load(memory->file(i), epoch, i, sample.data());
         });
 #endif
         if (!python.empty())

@@ -170,7 +170,7 @@ class SplitPacker {
         Progress progress(split_, listing_.files.count());
         for (uint32_t shard = 0; shard + 1 < starts_.size(); ++shard) {
             const fs::path path = shard_path(shard);
-            if (fs::exists(path))
+            if (fs::exists(path) && fs::exists(report_path(shard)))
                 total_.add(Report::read(report_path(shard)));
             else if (!pack_shard(shard, packers, progress))
                 return false;
