@@ -37,7 +37,7 @@ WorkerOptions worker_options(const Config& config) {
 
 LinkCounters operator-(const LinkCounters& a, const LinkCounters& b) {
     return {a.push_bytes - b.push_bytes, a.pull_bytes - b.pull_bytes, a.push_s - b.push_s,
-            a.pull_s - b.pull_s, a.travel_s - b.travel_s, a.wait_s - b.wait_s};
+            a.pull_s - b.pull_s,         a.travel_s - b.travel_s,     a.wait_s - b.wait_s};
 }
 
 std::string name(std::string_view text) {
@@ -72,13 +72,9 @@ ClusterWorker::ClusterWorker(const Config& config, const ClusterPlan& plan, cons
                        : std::make_unique<Loader>(*test, evaluation_loader(config, *test))),
       backend_(make_own_backend()),
       parameters_(plan.network.parameters(), DType::f32, plan.worker_slabs(),
-                  [this](size_t bytes) {
-                      return backend_->allocate_slabs(bytes, SlabHome::host);
-                  }),
+                  [this](size_t bytes) { return backend_->allocate_slabs(bytes, SlabHome::host); }),
       statistics_(plan.network.statistics(), DType::f32, {name(slab::weights)},
-                  [this](size_t bytes) {
-                      return backend_->allocate_slabs(bytes, SlabHome::host);
-                  }),
+                  [this](size_t bytes) { return backend_->allocate_slabs(bytes, SlabHome::host); }),
       exchange_(plan.variant.exchange, link, parameters_, *plan.optimizer, backend_->lanes()),
       worker_({plan.network, *backend_, parameters_, statistics_, loader_, *plan.optimizer,
                plan.schedule, &exchange_},
@@ -194,7 +190,8 @@ void ClusterWorker::step() {
     const double data_wait = loader_.waited_seconds(), wait = link_.counters().wait_s;
     const StepResult result = worker_.step();
     for (const std::string& note : loader_.take_notes())
-        std::cerr << "trainer: warning: worker " + std::to_string(link_.rank()) + ": " + note + "\n";
+        std::cerr << "trainer: warning: worker " + std::to_string(link_.rank()) + ": " + note +
+                         "\n";
     spent_.step_s += seconds_since(begin);
     spent_.data_wait_s += loader_.waited_seconds() - data_wait;
     spent_.wait_s += link_.counters().wait_s - wait;
