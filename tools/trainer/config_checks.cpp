@@ -20,10 +20,8 @@ void check_required(const Config& config, const Place& place) {
 }
 
 void check_data(const Config& config, const Place& place) {
-    static const std::map<std::string, int> classes_of = {{"cifar10", 10},
-                                                          {"cifar100", 100},
-                                                          {"fashion_mnist", 10},
-                                                          {"mnist", 10}};
+    static const std::map<std::string, int> classes_of = {
+        {"cifar10", 10}, {"cifar100", 100}, {"fashion_mnist", 10}, {"mnist", 10}};
     const auto classes = classes_of.find(config.data.dataset);
     if (classes != classes_of.end() && config.model.num_classes < classes->second)
         throw UsageError(place("model.num_classes") + std::to_string(config.model.num_classes) +
