@@ -49,10 +49,9 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
       total_steps_(run_length(config, steps_per_epoch_)),
       schedule_(schedule_options(config, steps_per_epoch_)),
       parameters_(make_parameters()),
-      statistics_(network_.statistics(), parameters_.type(), {std::string(slab::weights)},
-                  [this](size_t bytes) {
-                      return backend_->allocate_slabs(bytes, SlabHome::device);
-                  }),
+      statistics_(
+          network_.statistics(), parameters_.type(), {std::string(slab::weights)},
+          [this](size_t bytes) { return backend_->allocate_slabs(bytes, SlabHome::device); }),
       worker_(
           {network_, *backend_, parameters_, statistics_, training_loader_, *optimizer_, schedule_},
           {.seed = config.seed,
@@ -101,7 +100,8 @@ void Trainer::check_memory() {
         (bytes_needed(*backend, lanes, middle) <= free ? fits : too_large) = middle;
     }
     throw Error("a batch of " + std::to_string(batch) + " needs about " + needed_text +
-                (of_device ? " of the GPU's memory, " : " of memory, ") + free_text + " are free; " +
+                (of_device ? " of the GPU's memory, " : " of memory, ") + free_text +
+                " are free; " +
                 (fits > 0 ? "data.batch_size=" + std::to_string(fits) + " fits"
                           : std::string("no batch fits")));
 }
@@ -111,9 +111,8 @@ ParameterArena Trainer::make_parameters() {
     std::vector<std::string> slabs{std::string(slab::weights), std::string(slab::gradients)};
     const std::vector<std::string> more = optimizer_->slabs();
     slabs.insert(slabs.end(), more.begin(), more.end());
-    return {network_.parameters(), backend_->parameter_type(), slabs, [this](size_t bytes) {
-                return backend_->allocate_slabs(bytes, SlabHome::device);
-            }};
+    return {network_.parameters(), backend_->parameter_type(), slabs,
+            [this](size_t bytes) { return backend_->allocate_slabs(bytes, SlabHome::device); }};
 }
 
 void Trainer::introduce_model() {
