@@ -79,6 +79,7 @@ ClusterWorker::ClusterWorker(const Config& config, const ClusterPlan& plan, cons
       worker_({plan.network, *backend_, parameters_, statistics_, loader_, *plan.optimizer,
                plan.schedule, &exchange_},
               worker_options(config)) {
+    warn(training.notes);
     if (test_loader_)
         scorer_ = std::make_unique<Scorer>(*test_loader_, plan.network, *backend_);
 }
@@ -185,13 +186,19 @@ void ClusterWorker::hear_of_stops() {
         link_.note(0, worker_.steps(), name(job::stop), {});
 }
 
+void ClusterWorker::warn(const std::vector<std::string>& notes) const {
+    for (const std::string& note : notes)
+        std::cerr << "trainer: warning: worker " + std::to_string(link_.rank()) + ": " + note +
+                         "\n";
+}
+
 void ClusterWorker::step() {
     const auto begin = Clock::now();
     const double data_wait = loader_.waited_seconds(), wait = link_.counters().wait_s;
     const StepResult result = worker_.step();
-    for (const std::string& note : loader_.take_notes())
-        std::cerr << "trainer: warning: worker " + std::to_string(link_.rank()) + ": " + note +
-                         "\n";
+    warn(loader_.take_notes());
+    if (test_loader_)
+        warn(test_loader_->take_notes());
     spent_.step_s += seconds_since(begin);
     spent_.data_wait_s += loader_.waited_seconds() - data_wait;
     spent_.wait_s += link_.counters().wait_s - wait;

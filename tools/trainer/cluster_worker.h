@@ -46,6 +46,7 @@ class ClusterWorker {
     void share_out(int64_t step);
     void adopt(const job::Start& start, std::span<const std::byte> body);
     void hear_of_stops();
+    void warn(const std::vector<std::string>& notes) const;
     void step();
     void report_progress();
     void expose(const StepResult& result);
