@@ -101,8 +101,9 @@ TEST_F(CompareTest, TheTableIsForPeopleAndForMarkdown) {
 }
 
 TEST_F(CompareTest, ARunThatFailsIsToldAndLeftOut) {
-    const std::string quick = " --set comm.emulate={} --set train.max_steps=2";
-    EXPECT_EQ(compare("tiny.yaml 'bad: tiny.yaml distributed.delay_steps=0'" + quick), 1);
+    const std::string quick =
+        "--runs none --runs runs --set comm.emulate={} --set train.max_steps=2";
+    EXPECT_EQ(compare(quick + " tiny.yaml 'bad: tiny.yaml distributed.delay_steps=0'"), 1);
     EXPECT_NE(errors().find("compare: bad failed (exit code 2, above: why); left out"),
               std::string::npos)
         << errors();

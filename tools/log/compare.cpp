@@ -59,10 +59,10 @@ Options parse(int count, const char* const* arguments) {
     app.add_option("ENTRY", options.entries, "configs, or logs of runs");
     app.add_option("--set", options.common, "a key of all configs: optim.lr=0.2")
         ->type_name("KEY=VALUE")
-        ->expected(1)
-        ->take_all();
+        ->allow_extra_args(false);
     app.add_option("--runs", options.runs, "where the runs go (default runs/compare)")
-        ->type_name("DIR");
+        ->type_name("DIR")
+        ->take_last();
     app.add_option("--trainer", options.trainer, "the program (default ./trainer)")
         ->type_name("FILE")
         ->take_last();
