@@ -81,7 +81,7 @@ echo "On $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc)
     "$(date +%F), $(git rev-parse --short HEAD 2>/dev/null || echo no git)"
 for model in "${models[@]}"; do
     case $model in
-        resnet20) reproduce resnet20 22Mbit 4400kbit 400ms 16 ;;
+        resnet20) reproduce resnet20 22Mbit 4.4Mbit 400ms 16 ;;
         vgg16) reproduce vgg16 333Mbit 67Mbit 1500ms 8 ;;
         *)
             echo "reproduce: '$model' is neither resnet20 nor vgg16" >&2

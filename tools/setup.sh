@@ -19,6 +19,7 @@ optional=(
     librsvg2-dev fonts-dejavu-core pkgconf      # plots as PNG
     libopencv-imgcodecs-dev libopencv-imgproc-dev libjpeg-dev  # to decode images
     python3-venv                                # tests with Python's packages
+    clang libclang-rt-dev                       # to fuzz
 )
 
 note() { echo "setup: $*" >&2; }

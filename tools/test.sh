@@ -89,6 +89,14 @@ fi
 python_packages
 run_tests
 TRAINER_PRESET=ci check "README's commands" tools/check_readme.sh
+fuzzed=0
+tools/fuzz.sh "${FUZZ_SECONDS:-60}" message_fuzz || fuzzed=$?
+[ $fuzzed -ne 0 ] || tools/fuzz.sh "${FUZZ_SECONDS:-5}" || fuzzed=$?
+if [ $fuzzed -eq 77 ]; then
+    skipped=$((skipped + 1))
+else
+    check "fuzzing" test $fuzzed -eq 0
+fi
 check "who includes whom" tools/check_includes.sh
 # Versions of clang-format differ in details: Debian 12's counts.
 if command -v clang-format >/dev/null && clang-format --version | grep -q 'version 14\.'; then
