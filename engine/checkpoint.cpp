@@ -55,6 +55,9 @@ Checkpoint Checkpoint::open(const fs::path& path) {
     const fs::path directory = fs::exists(path) ? fs::canonical(path) : path;
     if (!fs::is_directory(directory))
         throw Error("no checkpoint at '" + path.string() + "'");
+    if (!fs::exists(directory / model_file) && fs::exists(directory / "latest"))
+        throw Error("'" + path.string() + "' is no checkpoint but holds some; name one, as '" +
+                    (path / "latest").string() + "'");
     // Shown as the user wrote it, read where a link to it led now.
     const fs::path shown = fs::is_symlink(path) ? directory : path;
     Checkpoint checkpoint{0, SafetensorsFile(shown / model_file),

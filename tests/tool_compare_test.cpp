@@ -43,10 +43,10 @@ class CompareTest : public testing::Test {
     /// Of a shell command line behind the name of the program; its output goes to files.
     int compare(const std::string& arguments) {
         const std::string command = "cd " + root_.string() +
-                                    " && " TRAINER_BINARY_DIR
+                                    " && exec >table 2>errors && " TRAINER_BINARY_DIR
                                     "/tools/log/compare --trainer " TRAINER_BINARY_DIR
                                     "/tools/trainer/trainer " +
-                                    arguments + " >table 2>errors";
+                                    arguments;
         const int status = std::system(command.c_str());
         return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     }
@@ -109,6 +109,15 @@ TEST_F(CompareTest, ARunThatFailsIsToldAndLeftOut) {
         << errors();
     EXPECT_NE(table().find("\ntiny  ssgd "), std::string::npos) << table();
     EXPECT_EQ(table().find("bad"), std::string::npos);
+}
+
+TEST_F(CompareTest, StoppedItGoesOn) {
+    EXPECT_EQ(compare("tiny.yaml & sleep 1; kill $!; wait $!"), 75);
+    EXPECT_NE(errors().find("compare: stopped; the same command goes on"), std::string::npos)
+        << errors();
+    ASSERT_EQ(compare("tiny.yaml"), 0) << errors();
+    EXPECT_NE(errors().find("resume       after step "), std::string::npos) << errors();
+    EXPECT_NE(table().find("\ntiny  ssgd "), std::string::npos) << table();
 }
 
 TEST_F(CompareTest, WhatItCannotDoIsSaid) {

@@ -1,6 +1,7 @@
 // The config: what it takes, what it says of what it does not take, and that it prints back.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -534,8 +535,26 @@ TEST(Config, IsFoundInConfigs) {
                   "only_hree.yaml: no such config file, neither here nor in configs/; did you mean "
                   "only_here.yaml?");
     }
+    try {
+        find_config("configs");
+        ADD_FAILURE() << "found";
+    } catch (const UsageError& error) {
+        EXPECT_EQ(std::string(error.what()), "configs: a folder, not a config file");
+    }
     std::filesystem::current_path(before);
     std::filesystem::remove_all(here);
+}
+
+TEST(Config, ComesThroughAPipe) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const std::string text = least;
+    ASSERT_EQ(write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    close(ends[1]);
+    const std::string name = "/dev/fd/" + std::to_string(ends[0]);  // as the shell's <(...) is
+    EXPECT_EQ(find_config(name), name);
+    EXPECT_EQ(load_config(name).model.name, parse_config(least, "least.yaml").model.name);
+    close(ends[0]);
 }
 
 TEST(Config, EveryConfigOfTheProjectIsTaken) {

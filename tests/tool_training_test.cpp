@@ -336,6 +336,10 @@ TEST_F(TrainingTest, EvalIsWhatTrainingLogged) {
     const Outcome none = run("a", {"eval", "--checkpoint", "runs/a/step-12345"});
     EXPECT_EQ(none.code, 1);
     expect_part(none.text, "no checkpoint at 'runs/a/step-12345'");
+    const Outcome all = run("a", {"eval", "--checkpoint", "runs/a"});
+    EXPECT_EQ(all.code, 1);
+    expect_part(all.text,
+                "'runs/a' is no checkpoint but holds some; name one, as 'runs/a/latest'");
 }
 
 TEST_F(TrainingTest, AFinishedRunAndMoreEpochs) {

@@ -23,6 +23,10 @@ cut_short() {
         local run=$scratch/runs/${BASH_REMATCH[2]##*/}
         command+=" --set checkpoint.dir=$run --set log.dir=$run"
         [[ $command == "./trainer eval "* ]] || command+=" --set train.max_steps=3"
+    elif [[ $command == tools/compare\ *.yaml* ]]; then
+        command+=" --runs $scratch/runs/compare --set train.max_steps=3"
+    elif [[ $command == tools/reproduce.sh* ]]; then
+        command="STEPS=2 RUNS=$scratch/runs/reproduce $command resnet20"
     fi
     echo "$command"
 }
@@ -33,7 +37,8 @@ reason_to_skip() {
         *tools/test.sh* | .ci/run*) echo "it is what runs this" ;;
         git\ * | cd\ * | sudo\ *) echo "it changes more than this folder" ;;
         *fashion_mnist*) ;;
-        "./trainer "*resnet20*.yaml* | "tools/launch_local.sh "*resnet20*.yaml*)
+        "./trainer "*resnet20*.yaml* | "tools/launch_local.sh "*resnet20*.yaml* | \
+            "tools/compare "*resnet20*.yaml*)
             [[ $1 == *--print-config* ]] || [ -n "$(find data/cifar10 -name test_batch.bin 2>/dev/null)" ] ||
                 echo "no CIFAR-10 here" ;;
     esac

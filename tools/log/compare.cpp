@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
 #include <cstring>
@@ -14,6 +13,7 @@
 #include <sstream>
 
 #include "engine/error.h"
+#include "tools/log/command.h"
 #include "tools/log/run.h"
 #include "tools/log/summary.h"
 
@@ -69,17 +69,8 @@ Options parse(int count, const char* const* arguments) {
     app.add_flag("--csv", options.csv, "the table as CSV, numbers in full");
     app.add_flag("--json", options.json, "the table and the curves as JSON");
     app.add_flag("--markdown", options.markdown, "the table as a table of Markdown");
-    app.add_option("--time-to", options.time_to,
-                   "when test accuracy first reached this, as 0.90 or 90")
-        ->check(CLI::Range(0.0, 100.0))
-        ->type_name("ACCURACY");
-    try {
-        app.parse(count, arguments);
-    } catch (const CLI::ParseError& error) {
-        std::string message = error.what();
-        std::replace(message.begin(), message.end(), '\n', ' ');
-        throw UsageError(message + " (see --help)");
-    }
+    add_time_to(app, options.time_to);
+    parse_arguments(app, count, arguments);
     options.text = app.help();
     if (options.help)
         return options;
@@ -89,8 +80,7 @@ Options parse(int count, const char* const* arguments) {
             "(see --help)");
     if (options.csv + options.json + options.markdown > 1)
         throw UsageError("--csv, --json and --markdown: one at a time");
-    if (options.time_to && *options.time_to > 1)
-        *options.time_to /= 100;
+    finish_time_to(options.time_to);
     return options;
 }
 
@@ -131,6 +121,14 @@ Entry entry_of(const std::string& text, const Options& options) {
     return entry;
 }
 
+sigset_t watched_signals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : {SIGINT, SIGTERM, SIGCHLD})
+        sigaddset(&signals, signal);
+    return signals;
+}
+
 /// Runs the trainer to its end; returns its exit code. What it says goes to this program's errors,
 /// so that the table alone is its output.
 int run_trainer(const Entry& entry, const Options& options) {
@@ -153,12 +151,10 @@ int run_trainer(const Entry& entry, const Options& options) {
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
-    sigset_t defaults;
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGINT);
-    sigaddset(&defaults, SIGTERM);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
     pid_t child = -1;
     const int error = posix_spawn(&child, raw[0], &actions, &attributes, raw.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
@@ -166,17 +162,20 @@ int run_trainer(const Entry& entry, const Options& options) {
     if (error != 0)
         throw UsageError("'" + options.trainer + "' cannot be started: " + std::strerror(error) +
                          "; build it with tools/build.sh or name it with --trainer");
+    // Ctrl-C at a terminal goes to the trainer too, SIGTERM does not. It stops with a checkpoint.
+    const sigset_t watched = watched_signals();
     int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
+    for (int signal = 0; waitpid(child, &status, WNOHANG) != child;)
+        if (sigwait(&watched, &signal) == 0 && signal == SIGTERM)
+            kill(child, SIGTERM);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 /// The entries that are configs, in their order; those that failed are told and left out. Returns
 /// the exit code.
 int run_all(std::vector<Entry>& entries, const Options& options) {
-    // Ctrl-C goes to the trainer too, which stops with a checkpoint.
-    std::signal(SIGINT, SIG_IGN);
+    const sigset_t watched = watched_signals();
+    sigprocmask(SIG_BLOCK, &watched, nullptr);
     int code = 0;
     std::vector<Entry> done;
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -237,21 +236,10 @@ int run(const Options& options) {
     return code;
 }
 
-int fail(const std::string& message, int code) {
-    std::cerr << "compare: error: " << message << "\n";
-    return code;
-}
-
 }  // namespace
 }  // namespace trainer::logs
 
 int main(int count, char** arguments) {
-    using namespace trainer;
-    try {
-        return logs::run(logs::parse(count, arguments));
-    } catch (const UsageError& error) {
-        return logs::fail(error.what(), 2);
-    } catch (const std::exception& error) {
-        return logs::fail(error.what(), 1);
-    }
+    using namespace trainer::logs;
+    return run_program("compare", [&] { return run(parse(count, arguments)); });
 }

@@ -1,11 +1,11 @@
 // parse_log: what runs did, from their logs: tables, plots, a live view.
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
 
 #include "engine/error.h"
+#include "tools/log/command.h"
 #include "tools/log/figure.h"
 #include "tools/log/follow.h"
 #include "tools/log/summary.h"
@@ -42,18 +42,9 @@ Options parse(int count, const char* const* arguments) {
     app.add_option("--against", options.against, "epoch | step | time: what --plot draws against")
         ->check(CLI::IsMember({"epoch", "step", "time"}))
         ->type_name("WORD");
-    app.add_option("--time-to", options.time_to,
-                   "when test accuracy first reached this, as 0.90 or 90")
-        ->check(CLI::Range(0.0, 100.0))
-        ->type_name("ACCURACY");
+    add_time_to(app, options.time_to);
     app.add_flag("--follow", options.follow, "redraws table and curves as the logs grow");
-    try {
-        app.parse(count, arguments);
-    } catch (const CLI::ParseError& error) {
-        std::string message = error.what();
-        std::replace(message.begin(), message.end(), '\n', ' ');
-        throw UsageError(message + " (see --help)");
-    }
+    parse_arguments(app, count, arguments);
     options.text = app.help();
     if (options.help)
         return options;
@@ -63,8 +54,7 @@ Options parse(int count, const char* const* arguments) {
         throw UsageError("--csv, --json and --follow: one at a time");
     if (options.follow && !options.plot.empty())
         throw UsageError("--plot draws a log as it is now; leave out --follow");
-    if (options.time_to && *options.time_to > 1)
-        *options.time_to /= 100;
+    finish_time_to(options.time_to);
     return options;
 }
 
@@ -101,43 +91,32 @@ std::vector<Run> read_runs(const Options& options) {
     return runs;
 }
 
-void run(const Options& options) {
+int run(const Options& options) {
     if (options.help) {
         std::cout << options.text;
-        return;
+        return 0;
     }
     if (options.follow) {
         follow({options.logs.begin(), options.logs.end()}, options.time_to);
-        return;
+        return 0;
     }
     const std::vector<Run> runs = read_runs(options);
     std::cout << (options.csv    ? summary_csv(runs, options.time_to)
                   : options.json ? summary_json(runs, options.time_to)
                                  : summary_table(runs, options.time_to));
     if (options.plot.empty())
-        return;
+        return 0;
     const Against against = options.against == "epoch"  ? Against::epoch
                             : options.against == "step" ? Against::step
                                                         : Against::time;
     write_figure(figure_of(runs, against), options.plot);
-}
-
-int fail(const std::string& message, int code) {
-    std::cerr << "parse_log: error: " << message << "\n";
-    return code;
+    return 0;
 }
 
 }  // namespace
 }  // namespace trainer::logs
 
 int main(int count, char** arguments) {
-    using namespace trainer;
-    try {
-        logs::run(logs::parse(count, arguments));
-        return 0;
-    } catch (const UsageError& error) {
-        return logs::fail(error.what(), 2);
-    } catch (const std::exception& error) {
-        return logs::fail(error.what(), 1);
-    }
+    using namespace trainer::logs;
+    return run_program("parse_log", [&] { return run(parse(count, arguments)); });
 }

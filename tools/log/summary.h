@@ -27,9 +27,9 @@ Breakdown breakdown_of(const Series& comm);
 /// For people, columns as wide as what is in them. `accuracy` as given to the reader.
 std::string summary_table(const std::vector<Run>& runs, std::optional<double> accuracy);
 
-/// What one asks of variants side by side: accuracy, speed and how it compares with the first run's,
-/// megabytes that a worker pushes and pulls in a step, and the share of a step that communication
-/// and waiting for others take.
+/// What one asks of variants side by side: accuracy, speed and how it compares with the first
+/// run's, megabytes that a worker pushes and pulls in a step, and the share of a step that
+/// communication and waiting for others take.
 std::string comparison_table(const std::vector<Run>& runs, std::optional<double> accuracy,
                              bool markdown);
 

@@ -234,7 +234,9 @@ class Reader {
 
 std::string read_file(const std::string& file) {
     std::error_code error;
-    if (!fs::is_regular_file(file, error))
+    if (fs::is_directory(file, error))
+        throw UsageError(file + ": a folder, not a config file");
+    if (!fs::exists(file, error))
         throw UsageError(file + ": no such config file");
     std::ifstream stream(file, std::ios::binary);
     std::ostringstream text;
@@ -290,8 +292,8 @@ std::vector<ConfigEntry> entries(Config config, bool results_only) {
 
 std::string find_config(const std::string& name) {
     std::error_code error;
-    if (fs::is_regular_file(name, error))
-        return name;
+    if (fs::exists(name, error) && !fs::is_directory(name, error))
+        return name;  // a pipe too
     std::vector<std::string> known;
     for (const fs::path& folder : config_folders()) {
         if (fs::is_regular_file(folder / name, error))
@@ -300,6 +302,8 @@ std::string find_config(const std::string& name) {
             if (entry.path().extension() == ".yaml")
                 known.push_back(entry.path().filename().string());
     }
+    if (fs::is_directory(name, error))
+        throw UsageError(name + ": a folder, not a config file");
     std::sort(known.begin(), known.end());
     throw UsageError(name + ": no such config file, neither here nor in configs/" +
                      (known.empty() ? "" : "; did you mean " + nearest_name(name, known) + "?"));
