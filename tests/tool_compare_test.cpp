@@ -43,7 +43,7 @@ class CompareTest : public testing::Test {
     /// Of a shell command line behind the name of the program; its output goes to files.
     int compare(const std::string& arguments) {
         const std::string command = "cd " + root_.string() +
-                                    " && exec >table 2>errors && " TRAINER_BINARY_DIR
+                                    "; exec >table 2>errors; " TRAINER_BINARY_DIR
                                     "/tools/log/compare --trainer " TRAINER_BINARY_DIR
                                     "/tools/trainer/trainer " +
                                     arguments;
@@ -112,11 +112,14 @@ TEST_F(CompareTest, ARunThatFailsIsToldAndLeftOut) {
 }
 
 TEST_F(CompareTest, StoppedItGoesOn) {
-    EXPECT_EQ(compare("tiny.yaml & sleep 1; kill $!; wait $!"), 75);
+    EXPECT_EQ(compare("tiny.yaml --set log.every_steps=1 & "
+                      "until grep -q '\"step\":2,' runs/compare/tiny/metrics.jsonl; "
+                      "do sleep 0.1; done; kill $!; wait $!"),
+              75);
     EXPECT_NE(errors().find("compare: stopped; the same command goes on"), std::string::npos)
         << errors();
     ASSERT_EQ(compare("tiny.yaml"), 0) << errors();
-    EXPECT_NE(errors().find("resume       after step "), std::string::npos) << errors();
+    EXPECT_NE(errors().find("resume       runs/compare/tiny/step-"), std::string::npos) << errors();
     EXPECT_NE(table().find("\ntiny  ssgd "), std::string::npos) << table();
 }
 

@@ -165,9 +165,14 @@ int run_trainer(const Entry& entry, const Options& options) {
     // Ctrl-C at a terminal goes to the trainer too, SIGTERM does not. It stops with a checkpoint.
     const sigset_t watched = watched_signals();
     int status = 0;
+    bool told = false;
     for (int signal = 0; waitpid(child, &status, WNOHANG) != child;)
-        if (sigwait(&watched, &signal) == 0 && signal == SIGTERM)
+        if (sigwait(&watched, &signal) == 0 && signal == SIGTERM) {
             kill(child, SIGTERM);
+            told = true;
+        }
+    if (told && WIFSIGNALED(status))
+        return stopped;  // before it had begun
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
