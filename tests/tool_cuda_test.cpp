@@ -39,7 +39,8 @@ class CudaProgram : public testing::Test {
     }
     ~CudaProgram() override { fs::remove_all(root_); }
 
-    /// Runs the program in a directory of its own, with `environment` before it.
+    /// Runs the program in a directory of its own, with `environment` before it; besides it is this
+    /// process's, which why_no_gpu() has told where the plugin is.
     Outcome run(const std::string& environment, const std::string& arguments) const {
         const std::string command =
             "cd " + root_.string() + " && env " + environment + " " +
@@ -156,9 +157,8 @@ TEST_P(CudaVariant, GivesTheWeightsOfTheCpu) {
     TRAINER_NEEDS_GPU();
     const auto weights = [&](const std::string& device) {
         const std::string dir = std::string(GetParam()) + "_" + device;
-        const Outcome outcome =
-            run("TRAINER_CUDA_ENGINE=" + plugin,
-                "--set device=" + device + " --set distributed.variant=" + GetParam() +
+        const Outcome outcome = run(
+            "", "--set device=" + device + " --set distributed.variant=" + GetParam() +
                     " --set distributed.workers=2 --set distributed.servers=1 --set "
                     "distributed.warmup_steps=2 --set data.batch_size=64 --set train.max_steps=20 "
                     "--set log.dir=" +
@@ -177,11 +177,10 @@ INSTANTIATE_TEST_SUITE_P(Variants, CudaVariant, testing::Values("ssgd", "ssdsgd"
 TEST_F(CudaProgram, TrainsAloneAsTheCpuDoesAndTwiceTheSame) {
     TRAINER_NEEDS_GPU();
     const auto weights = [&](const std::string& device, const std::string& dir) {
-        const Outcome outcome =
-            run("TRAINER_CUDA_ENGINE=" + plugin, "--set device=" + device +
-                                                     " --set train.max_steps=16 --set "
-                                                     "log.dir=" +
-                                                     dir + " --set checkpoint.dir=" + dir);
+        const Outcome outcome = run("", "--set device=" + device +
+                                            " --set train.max_steps=16 --set "
+                                            "log.dir=" +
+                                            dir + " --set checkpoint.dir=" + dir);
         EXPECT_EQ(outcome.code, 0) << outcome.text;
         return weights_of(root_ / dir);
     };

@@ -211,9 +211,10 @@ void Steps::begin(int64_t mean_over, bool reload) {
                 static_cast<size_t>(step.batch) * sizeof(int32_t));
     TRAINER_CUDA(cudaMemcpyAsync(block_.data.get(), host_block_.data.get(), block_bytes(),
                                  cudaMemcpyHostToDevice, context_.stream()));
+    // From the host, or from where they lie on the device already.
     TRAINER_CUDA(cudaMemcpyAsync(images_.data.get(), step.images,
                                  static_cast<size_t>(options_.batch) * image_bytes_,
-                                 cudaMemcpyHostToDevice, context_.stream()));
+                                 cudaMemcpyDefault, context_.stream()));
     if (!reload)
         return;
     take_slab(*options_.parameters);

@@ -60,13 +60,13 @@ Dataset make_dataset(const Config& config, Split split) {
     options.dir = config.data.dir;
     options.split = split;
     options.synthetic.seed = config.seed;
-    options.photos = {.image_size = config.data.image_size,
-                      .resize = config.data.resize.value_or((config.data.image_size * 256 + 112) /
-                                                            224),
-                      .upright = config.data.exif_orientation,
-                      .skip_corrupt = config.data.on_corrupt == "skip",
-                      .val_labels = config.data.val_labels,
-                      .held_out = config.data.split};
+    options.photos = {
+        .image_size = config.data.image_size,
+        .resize = config.data.resize.value_or((config.data.image_size * 256 + 112) / 224),
+        .upright = config.data.exif_orientation,
+        .skip_corrupt = config.data.on_corrupt == "skip",
+        .val_labels = config.data.val_labels,
+        .held_out = config.data.split};
     Dataset dataset = load_dataset(options);
     if (dataset.classes > config.model.num_classes)
         throw UsageError("model.num_classes: " + std::to_string(config.model.num_classes) +
@@ -83,8 +83,8 @@ LoaderOptions training_loader(const Config& config) {
     options.seed = config.seed;
     // Photographs take as much work as there is; the threads that compute wait for them.
     const bool photos = config.data.dataset == "imagenet" || config.data.dataset == "folder";
-    options.threads = config.data.workers.value_or(
-        photos ? std::clamp(processors(), 1, 32) : std::clamp(processors() / 2, 1, 8));
+    options.threads = config.data.workers.value_or(photos ? std::clamp(processors(), 1, 32)
+                                                          : std::clamp(processors() / 2, 1, 8));
     options.augment = augment_options(config);
     if (cuda_device(config))
         options.allocate = allocate_for_cuda;
