@@ -142,12 +142,18 @@ class Job {
         initialize_weights(statistics_, 1);
         Random random{1, static_cast<uint64_t>(RandomPurpose::synthetic)};
         const int64_t pixels = options.batch * element_count(network_.node(0).shape);
+        std::vector<float> drawn;
         for (int64_t i = 0; i < pixels; ++i)
-            images_.push_back(static_cast<float>(2 * random.uniform() - 1));
+            drawn.push_back(static_cast<float>(2 * random.uniform() - 1));
+        images_ = backend_->allocate(drawn.size() * sizeof(float));
+        backend_->write(images_.data.get(), reinterpret_cast<const std::byte*>(drawn.data()),
+                        images_.bytes);
         for (int64_t i = 0; i < options.batch; ++i)
             labels_.push_back(
                 static_cast<int32_t>(random.below(static_cast<uint64_t>(network_.classes()))));
-        input_ = {.images = images_.data(), .labels = labels_.data(), .batch = options.batch};
+        input_ = {.images = reinterpret_cast<const float*>(images_.data.get()),
+                  .labels = labels_.data(),
+                  .batch = options.batch};
         update_ = [this](Lane& lane) {
             const Range all{0, parameters_.size()};
             optimizer_->update(parameters_, optimizer_->part(all, lane.index(), lane.count()), 0.01,
@@ -176,7 +182,7 @@ class Job {
     ParameterArena parameters_, statistics_;
     std::unique_ptr<Optimizer> optimizer_;
     Executor executor_;
-    std::vector<float> images_;
+    Memory images_;  // of the device that computes
     std::vector<int32_t> labels_;
     StepInput input_;
     std::function<void(Lane&)> update_;
