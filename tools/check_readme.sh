@@ -15,14 +15,30 @@ commands() {
         sed -e ':join' -e '/\\$/ { N; s/\\\n */ /; b join; }' -e 's/[ \t]\+#.*//' -e '/^#/d' -e '/^ *$/d'
 }
 
+# A handful of photographs in ImageNet's layout, for the commands on it; empty without a sample.
+imagenet() {
+    local sample=${TRAINER_DATA:-}/imagenet-sample/train
+    [ -d "$sample" ] || return 0
+    if [ ! -d "$scratch/ILSVRC2012" ]; then
+        mkdir "$scratch/ILSVRC2012"
+        cp -r "$sample" "$scratch/ILSVRC2012/train"
+        cp -r "$sample" "$scratch/ILSVRC2012/val"
+    fi
+    echo "$scratch/ILSVRC2012"
+}
+
 # The command, short: what it writes goes to the scratch folder, and training stops early.
 cut_short() {
     local command=${1//runs\//$scratch/runs/}
+    command=${command//\/data\/ILSVRC2012/$scratch/ILSVRC2012}
+    command=${command//data\/imagenet/$scratch/imagenet}
     if [[ $command =~ ^(tools/train\.sh|tools/launch_local\.sh|\./trainer)\ .*--config[\ =]([A-Za-z0-9_/]+)\.yaml ]] &&
         [[ $command != *--print-config* ]]; then
         local run=$scratch/runs/${BASH_REMATCH[2]##*/}
         command+=" --set checkpoint.dir=$run --set log.dir=$run"
         [[ $command == "./trainer eval "* ]] || command+=" --set train.max_steps=3"
+        [[ $command != *_imagenet.yaml* ]] ||
+            command+=" --set data.dir=$scratch/imagenet --set data.batch_size=8"
     elif [[ $command == tools/compare\ *.yaml* ]]; then
         command+=" --runs $scratch/runs/compare --set train.max_steps=3"
     elif [[ $command == tools/reproduce.sh* ]]; then
@@ -37,6 +53,7 @@ reason_to_skip() {
         *tools/test.sh* | .ci/run*) echo "it is what runs this" ;;
         git\ * | cd\ * | sudo\ *) echo "it changes more than this folder" ;;
         *fashion_mnist*) ;;
+        *imagenet*) [ -n "$(imagenet)" ] || echo "no photographs here" ;;
         "./trainer "*resnet20*.yaml* | "tools/launch_local.sh "*resnet20*.yaml* | \
             "tools/compare "*resnet20*.yaml*)
             [[ $1 == *--print-config* ]] || [ -n "$(find data/cifar10 -name test_batch.bin 2>/dev/null)" ] ||

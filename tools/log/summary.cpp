@@ -305,7 +305,9 @@ std::string comparison_table(const std::vector<Run>& runs, std::optional<double>
     table.add("workers", false, [](const Row& row) { return fixed(row.workers, 0); });
     table.add("epochs", false, [](const Row& row) { return compact(row.epochs, 3); });
     table.add("top-1 %", false, [](const Row& row) { return fixed(100 * row.top1, 2); });
-    table.add("images/s", false, [](const Row& row) { return fixed(row.images_per_s, 0); });
+    table.add("images/s", false, [](const Row& row) {
+        return fixed(row.images_per_s, row.images_per_s < 100 ? 1 : 0);
+    });
     table.add("speed", false, [&](const Row& row) {
         return fixed(row.images_per_s / rows.front().images_per_s, 2) + "x";
     });
