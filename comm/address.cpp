@@ -91,6 +91,16 @@ std::vector<std::string> addresses_of_interface(const std::string& name) {
     return ips;
 }
 
+bool is_loopback(const std::string& host) {
+    in_addr v4{};
+    in6_addr v6{};
+    if (::inet_pton(AF_INET, host.c_str(), &v4) == 1)
+        return ntohl(v4.s_addr) >> 24 == 127;
+    if (::inet_pton(AF_INET6, host.c_str(), &v6) == 1)
+        return IN6_IS_ADDR_LOOPBACK(&v6);
+    return host == "localhost";
+}
+
 std::string host_name() {
     char name[256] = "localhost";
     if (::gethostname(name, sizeof name - 1) != 0)

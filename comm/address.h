@@ -23,6 +23,9 @@ Address parse_address(const std::string& text);
 /// that there are, where this machine has no such interface or it has no address.
 std::vector<std::string> addresses_of_interface(const std::string& name);
 
+/// Whether a host as users write it is this machine to itself alone: 127.0.0.0/8, ::1, localhost.
+bool is_loopback(const std::string& host);
+
 /// What this machine calls itself; "localhost" where it cannot say.
 std::string host_name();
 

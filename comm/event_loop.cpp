@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <boost/asio/post.hpp>
+#include <csignal>
 
 #include "comm/event_loop_impl.h"
 
@@ -12,6 +13,10 @@ namespace trainer {
 EventLoop::EventLoop(const std::string& name) : impl_(std::make_unique<Impl>()) {
     impl_->thread = std::thread([impl = impl_.get(), name] {
         pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+        sigset_t broken_pipes;  // OpenSSL writes in the way that raises them
+        sigemptyset(&broken_pipes);
+        sigaddset(&broken_pipes, SIGPIPE);
+        pthread_sigmask(SIG_BLOCK, &broken_pipes, nullptr);
         prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // emulated links are timed to 1 us
         impl->context.run();
     });

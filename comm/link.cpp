@@ -100,6 +100,7 @@ struct Link::Core {
     std::map<uint32_t, Pending> pending;  // by request
     uint32_t last_request = 0;
     PooledBytes reply;
+    int64_t newest_step = 0;
     std::deque<Note> notes;
     std::string failure;  // empty while all is well
     bool again = false;   // a new link may do better
@@ -138,6 +139,11 @@ struct Link::Core::Server final : Receiver {
             case MessageKind::welcome:
                 welcome = parse_welcome(payload.bytes());
                 break;
+            case MessageKind::challenge:
+                if (payload.bytes().size() != std::tuple_size_v<Nonce> || challenge)
+                    throw Error("it sent a challenge that is malformed");
+                std::ranges::copy(payload.bytes(), challenge.emplace().begin());
+                break;
             case MessageKind::refuse:
                 return core.broken(name + " refused: " + printable(payload.bytes()));
             case MessageKind::error:
@@ -150,6 +156,7 @@ struct Link::Core::Server final : Receiver {
                 const Pending asked = find(header);
                 core.pending.erase(header.request);
                 if (header.kind == MessageKind::pulled) {
+                    core.newest_step = std::max(core.newest_step, header.step);
                     core.counters.pull_bytes += static_cast<int64_t>(header.payload);
                     core.pulling.end();
                     core.travelling.end();
@@ -178,8 +185,12 @@ struct Link::Core::Server final : Receiver {
 
     void lost(const std::string& reason) override {
         const std::lock_guard lock(core.mutex);
-        if (!said_bye)
-            core.broken(name + " is lost (" + reason + "): see its log", core.options.reconnect);
+        if (!said_bye) {
+            // Who is not trusted will not be later either.
+            const bool may_come_back = reason.find("TLS: ") == std::string::npos;
+            core.broken(name + " is lost (" + reason + "): see its log",
+                        core.options.reconnect && may_come_back);
+        }
     }
 
     /// Under the mutex: what this answers.
@@ -206,6 +217,7 @@ struct Link::Core::Server final : Receiver {
     std::shared_ptr<Connection> connection;  // the caller's thread only
     PooledBytes payload;                     // the transport's thread only
     std::optional<Welcome> welcome;
+    std::optional<Nonce> challenge;
     bool said_bye = false;
 };
 
@@ -226,16 +238,30 @@ Link::Link(std::unique_ptr<Transport> transport, LinkOptions options)
         Header header;
         header.kind = MessageKind::hello;
         header.worker = core.rank;
-        server->connection->send_bytes(
-            header, encode(Hello{.wished_rank = core.rank,
-                                 .server = server->index,
-                                 .servers = static_cast<int32_t>(core.options.servers.size()),
-                                 .host = host_name(),
-                                 .terms = core.options.terms}));
+        Hello hello{.wished_rank = core.rank,
+                    .server = server->index,
+                    .servers = static_cast<int32_t>(core.options.servers.size()),
+                    .host = host_name(),
+                    .terms = core.options.terms};
+        if (core.options.secret != nullptr)
+            hello.nonce = Secret::draw();
+        const std::vector<std::byte> introduction = encode(hello);
+        server->connection->send_bytes(header, introduction);
 
         std::unique_lock lock(core.mutex);
-        const bool answered = core.changed.wait_until(
-            lock, deadline, [&] { return server->welcome.has_value() || !core.failure.empty(); });
+        const auto wait_for = [&](const auto& what) {
+            return core.changed.wait_until(lock, deadline, [&] {
+                return what.has_value() || server->welcome || !core.failure.empty();
+            });
+        };
+        if (hello.nonce && wait_for(server->challenge) && server->challenge) {
+            header.kind = MessageKind::proof;
+            const Proof proof = core.options.secret->of_worker(*server->challenge, introduction);
+            lock.unlock();
+            server->connection->send_bytes(header, {proof.begin(), proof.end()});
+            lock.lock();
+        }
+        const bool answered = wait_for(server->welcome);
         if (!core.failure.empty()) {
             const std::string failure = core.failure;
             lock.unlock();
@@ -244,6 +270,16 @@ Link::Link(std::unique_ptr<Transport> transport, LinkOptions options)
         if (!answered)
             throw Error(server->name + " has not answered for " + seconds_of(core.options.timeout) +
                         ": it hangs, or another program listens there");
+        if (hello.nonce) {
+            const Welcome& welcome = *server->welcome;
+            if (!welcome.proof || !server->challenge ||
+                !Secret::equal(*welcome.proof,
+                               core.options.secret->of_server(*hello.nonce, *server->challenge,
+                                                              welcome.rank, welcome.workers)))
+                throw Error(server->name +
+                            " does not know the run's secret: give both the same "
+                            "comm.secret_file, and see who listens there");
+        }
         server->connection->allow_payload(UINT64_MAX);  // it is trusted now
         server->connection->keep_alive();
         core.rank = server->welcome->rank;
@@ -480,6 +516,11 @@ int Link::servers() const {
 }
 const LinkOptions& Link::options() const {
     return core_->options;
+}
+
+int64_t Link::newest_step() const {
+    const std::lock_guard lock(core_->mutex);
+    return core_->newest_step;
 }
 
 LinkCounters Link::counters() const {

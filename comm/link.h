@@ -13,6 +13,7 @@
 
 #include "comm/buffer_pool.h"
 #include "comm/hello.h"
+#include "comm/secret.h"
 #include "comm/shards.h"
 #include "comm/transport.h"
 #include "engine/error.h"
@@ -27,6 +28,7 @@ struct LinkOptions {
     /// Where a server is lost without having said why, the others are told to begin again and the
     /// Error is a ServerLost; else it is the end of the run.
     bool reconnect = false;
+    std::shared_ptr<const Secret> secret{};    ///< to prove, and to be proved; nullptr: none
     Terms terms;                               ///< what servers must agree to
     std::chrono::milliseconds timeout{30000};  ///< of connecting, and of waits that name none
 };
@@ -110,6 +112,10 @@ class Link {
     std::optional<Note> take_note();
 
     LinkCounters counters() const;
+
+    /// The latest step that an answered pull was of: beyond the one that was asked for where the
+    /// servers have gone on without this worker.
+    int64_t newest_step() const;
 
     /// Tells all servers that this worker has failed and why, and ends the link.
     void fail(const std::string& why);

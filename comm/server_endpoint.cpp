@@ -1,5 +1,7 @@
 #include "comm/server_endpoint.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "engine/error.h"
@@ -8,6 +10,7 @@ namespace trainer {
 namespace {
 
 constexpr size_t most_strangers = 64;
+constexpr std::chrono::milliseconds hello_time{10000};  // for a stranger to become a member
 constexpr const char* too_many = "too many connections wait here that have said no hello";
 
 /// What a welcomed worker may send at once: enough for its whole state.
@@ -45,9 +48,8 @@ class ServerEndpoint::Session final : public Receiver,
         : connection(std::move(a_connection)), who(connection->peer()), endpoint_(endpoint) {}
 
     std::span<std::byte> destination(const Header& header) override {
-        if (stage == Stage::stranger && header.kind != MessageKind::hello)
-            throw Error("it opened with a " + std::string(name_of(header.kind)) +
-                        " instead of a hello");
+        if (stage == Stage::stranger)
+            check_opening(header);
         if (stage == Stage::member && header.kind == MessageKind::push)
             if (header.payload > push_cap(header.range, endpoint_.options_.element_bytes))
                 throw Error("it pushed " + std::to_string(header.payload) + " bytes for " +
@@ -59,12 +61,13 @@ class ServerEndpoint::Session final : public Receiver,
     void received(const Header& header, std::span<std::byte>) override {
         if (header.payload == 0)
             payload_ = {};
-        if (stage == Stage::stranger && header.kind == MessageKind::hello)
-            endpoint_.hello(shared_from_this(), payload_.bytes());
-        else if (stage == Stage::stranger)
-            throw Error("it opened with a " + std::string(name_of(header.kind)) +
-                        " instead of a hello");
-        else if (stage == Stage::member)
+        if (stage == Stage::stranger) {
+            check_opening(header);
+            if (challenge)
+                endpoint_.prove(shared_from_this(), payload_.bytes());
+            else
+                endpoint_.introduce(shared_from_this(), payload_.bytes());
+        } else if (stage == Stage::member)
             endpoint_.message(*this, header, std::exchange(payload_, {}));
     }
 
@@ -74,8 +77,17 @@ class ServerEndpoint::Session final : public Receiver,
     std::string who;  ///< for people
     int rank = -1;
     Stage stage = Stage::stranger;
+    std::optional<Nonce> challenge;       // that it was sent
+    std::vector<std::byte> introduction;  // the hello that it answers for
 
   private:
+    void check_opening(const Header& header) const {
+        const MessageKind due = challenge ? MessageKind::proof : MessageKind::hello;
+        if (header.kind != due)
+            throw Error("it opened with a " + std::string(name_of(header.kind)) + " instead of a " +
+                        std::string(name_of(due)));
+    }
+
     ServerEndpoint& endpoint_;
     PooledBytes payload_;
 };
@@ -103,10 +115,11 @@ ServerEndpoint::ServerEndpoint(std::unique_ptr<Transport> transport, ServerOptio
         }
         const std::weak_ptr<Session> weak = session;
         strangers_.push_back(weak);
-        loop().post_at(Clock::now() + options_.timeout, [this, weak] {
+        loop().post_at(Clock::now() + std::min(options_.timeout, hello_time), [this, weak] {
             const auto still = weak.lock();
             if (still != nullptr && still->stage == Session::Stage::stranger)
-                still->connection->close("it said no hello for " + seconds_of(options_.timeout));
+                still->connection->close("it said no hello for " +
+                                         seconds_of(std::min(options_.timeout, hello_time)));
         });
         return session;
     });
@@ -133,9 +146,41 @@ void ServerEndpoint::log(const std::string& line) const {
 
 // --- taking workers in -----------------------------------------------------------------------
 
-void ServerEndpoint::hello(const std::shared_ptr<Session>& session,
-                           std::span<const std::byte> payload) {
+void ServerEndpoint::introduce(const std::shared_ptr<Session>& session,
+                               std::span<const std::byte> payload) {
     const Hello hello = parse_hello(payload);
+    if (options_.secret == nullptr) {
+        if (hello.nonce)
+            return refuse(*session,
+                          "the worker has a secret and this server none: set "
+                          "comm.secret_file on both");
+        return this->hello(session, hello);
+    }
+    if (!hello.nonce)
+        return refuse(*session, "this server wants the run's secret: set comm.secret_file");
+    session->introduction.assign(payload.begin(), payload.end());
+    session->challenge = Secret::draw();
+    Header header;
+    header.kind = MessageKind::challenge;
+    session->connection->send_bytes(header,
+                                    {session->challenge->begin(), session->challenge->end()});
+}
+
+void ServerEndpoint::prove(const std::shared_ptr<Session>& session,
+                           std::span<const std::byte> payload) {
+    Proof proof;
+    const bool fits = payload.size() == proof.size();
+    if (fits)
+        std::ranges::copy(payload, proof.begin());
+    if (!fits || !Secret::equal(
+                     proof, options_.secret->of_worker(*session->challenge, session->introduction)))
+        return refuse(*session,
+                      "its secret is not this server's: give both the same "
+                      "comm.secret_file");
+    hello(session, parse_hello(session->introduction));
+}
+
+void ServerEndpoint::hello(const std::shared_ptr<Session>& session, const Hello& hello) {
     const std::string who = hello.wished_rank < 0 ? "the worker at " + session->who
                                                   : "worker " + std::to_string(hello.wished_rank) +
                                                         " at " + session->who;
@@ -162,7 +207,11 @@ void ServerEndpoint::hello(const std::shared_ptr<Session>& session,
     Header header;
     header.kind = MessageKind::welcome;
     header.worker = rank;
-    session->connection->send_bytes(header, encode(Welcome{rank, options_.workers, {}}));
+    Welcome welcome{rank, options_.workers, {}};
+    if (session->challenge)
+        welcome.proof =
+            options_.secret->of_server(*hello.nonce, *session->challenge, rank, options_.workers);
+    session->connection->send_bytes(header, encode(welcome));
     log(session->who + " has joined");
     try {
         handler_.joined(rank);
@@ -355,12 +404,19 @@ void ServerEndpoint::restart(const std::string& why) {
         const std::lock_guard lock(mutex_);
         sessions.swap(sessions_);
         came_.clear();
+        ++restarts_;
         expected_ = options_.workers;
         left_ = 0;
     }
     for (const auto& [rank, session] : sessions)
         if (std::exchange(session->stage, Session::Stage::gone) == Session::Stage::member)
             send_away(session, MessageKind::again, why, "the run begins again");
+    loop().post_at(Clock::now() + options_.timeout, [this, restarts = restarts_, why] {
+        if (restarts == restarts_ && came_.empty())
+            fail(std::make_exception_ptr(
+                Error("no worker has come back within " + seconds_of(options_.timeout) + " (" +
+                      why + "): start the run again, it goes on from its last checkpoint")));
+    });
 }
 
 void ServerEndpoint::expel(int worker, const std::string& why) {
@@ -381,6 +437,12 @@ void ServerEndpoint::expel(int worker, const std::string& why) {
 void ServerEndpoint::expect(int workers) {
     const std::lock_guard lock(mutex_);
     expected_ = workers;
+    changed_.notify_all();
+}
+
+void ServerEndpoint::finish() {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
     changed_.notify_all();
 }
 
@@ -423,7 +485,8 @@ void ServerEndpoint::wait_for_workers(std::chrono::milliseconds timeout) {
 bool ServerEndpoint::wait_finished(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     const auto all_left = [&] {
-        return left_ > 0 && sessions_.empty() && static_cast<int>(came_.size()) >= expected_;
+        return over_ ||
+               (left_ > 0 && sessions_.empty() && static_cast<int>(came_.size()) >= expected_);
     };
     changed_.wait_for(lock, timeout, [&] { return failure_ != nullptr || all_left(); });
     rethrow_failure();

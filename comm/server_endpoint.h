@@ -14,6 +14,7 @@
 
 #include "comm/buffer_pool.h"
 #include "comm/hello.h"
+#include "comm/secret.h"
 #include "comm/shards.h"
 #include "comm/transport.h"
 
@@ -27,6 +28,7 @@ struct ServerOptions {
     size_t element_bytes = 4;
     Terms terms;                               ///< what workers must agree to
     std::chrono::milliseconds timeout{30000};  ///< for a hello to come
+    std::shared_ptr<const Secret> secret{};    ///< that workers must prove; nullptr: none
     bool rejoin = false;                       ///< a rank whose worker has gone may be taken again
     std::function<void(const std::string&)> log{};  ///< one line for people; any thread
 };
@@ -124,6 +126,9 @@ class ServerEndpoint {
     /// The run goes on with so many workers, and is finished when they have left.
     void expect(int workers);
 
+    /// The run is over, whoever has not said good-bye.
+    void finish();
+
     /// What messages call a worker that is there, e.g. "worker 2 on node3 (10.0.0.3:41412)".
     std::string name_of_worker(int worker) const;
 
@@ -137,7 +142,9 @@ class ServerEndpoint {
     friend class Session;
 
     // On the loop's thread:
-    void hello(const std::shared_ptr<Session>& session, std::span<const std::byte> payload);
+    void introduce(const std::shared_ptr<Session>& session, std::span<const std::byte> payload);
+    void prove(const std::shared_ptr<Session>& session, std::span<const std::byte> payload);
+    void hello(const std::shared_ptr<Session>& session, const Hello& hello);
     std::string objection(const Hello& hello, const std::string& who) const;
     void refuse(Session& session, const std::string& why);
     void message(Session& session, const Header& header, PooledBytes payload);
@@ -165,6 +172,8 @@ class ServerEndpoint {
     std::set<int> came_;                                // ranks that have ever come
     int expected_;                                      // of them
     int left_ = 0;                                      // have said good-bye
+    bool over_ = false;
+    int restarts_ = 0;
     std::string last_refusal_;
     std::exception_ptr failure_;
     ServerCounters counters_;

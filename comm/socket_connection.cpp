@@ -24,10 +24,12 @@ namespace {
 using boost::system::error_code;
 using std::chrono::milliseconds;
 
-constexpr size_t chunk_bytes = 256 << 10;       // moved and hashed at once
-constexpr size_t turn_bytes = 4 << 20;          // until other connections get their turn
-constexpr size_t inline_bytes = 32 << 10;       // messages up to this leave on the sender's thread
-constexpr size_t staging_bytes = 16 << 10;      // read ahead: headers and small messages
+constexpr size_t chunk_bytes = 256 << 10;      // moved and hashed at once
+constexpr size_t turn_bytes = 4 << 20;         // until other connections get their turn
+constexpr size_t inline_bytes = 32 << 10;      // messages up to this leave on the sender's thread
+constexpr size_t staging_bytes = 16 << 10;     // read ahead: headers and small messages
+constexpr size_t tls_record_bytes = 16 << 10;  // the largest of TLS
+constexpr std::chrono::seconds handshake_time{10};
 constexpr std::chrono::seconds linger_time{1};  // for the other end to read our last words
 
 std::string seconds_of(milliseconds time) {
@@ -114,7 +116,7 @@ class StreamConnection final : public SocketConnection,
                                public std::enable_shared_from_this<StreamConnection> {
   public:
     StreamConnection(std::shared_ptr<EventLoop> loop, Socket socket, std::string peer,
-                     const TransportOptions& options)
+                     const TransportOptions& options, bool accepted)
         : loop_(std::move(loop)),
           peer_name_(std::move(peer)),
           timeout_(options.timeout),
@@ -122,11 +124,19 @@ class StreamConnection final : public SocketConnection,
           shaper_(options.emulate),
           shaped_(options.emulate.active()),
           socket_(std::move(socket)),
-          fd_(socket_->native_handle()) {}
+          fd_(socket_->native_handle()),
+          tls_(options.tls == nullptr ? nullptr : make_tls_stream(*options.tls, fd_, accepted)),
+          sending_(tls_ != nullptr) {
+        if (tls_ != nullptr)
+            socket_->native_non_blocking(true);
+    }
 
     void start(std::shared_ptr<Receiver> receiver) override {
         receiver_ = std::move(receiver);
-        await_readable();
+        if (tls_ != nullptr)
+            shake_hands();
+        else
+            await_readable();
     }
 
     void send(Header header, Parts payload, Completion done) override {
@@ -143,7 +153,7 @@ class StreamConnection final : public SocketConnection,
         if (sending_)
             return;
         sending_ = true;
-        if (message.total <= inline_bytes && !shaped_)
+        if (message.total <= inline_bytes && !shaped_ && tls_ == nullptr)
             send_on(std::move(lock), Caller::sender);
         else
             loop_->post([self = shared_from_this()] { self->resume_sending(); });
@@ -193,6 +203,9 @@ class StreamConnection final : public SocketConnection,
                 time_of_day(silent_for_));
         else if (receiver_ != nullptr && in_message() && (unread_for_ += tick) > timeout_)
             end("it stopped in the middle of a message for " + time);
+        else if (shaking_hands_ &&
+                 (lingered_ += tick) > std::min(timeout_, milliseconds(handshake_time)))
+            end("it did not finish the TLS handshake");
         else if (quiet)
             send_beat();
     }
@@ -240,7 +253,7 @@ class StreamConnection final : public SocketConnection,
             msghdr parcel{};
             parcel.msg_iov = pieces.data();
             parcel.msg_iovlen = message.gather(pieces, limit);
-            const ssize_t count = ::sendmsg(fd, &parcel, MSG_NOSIGNAL | MSG_DONTWAIT);
+            const ssize_t count = transmit(fd, parcel);
             const int error = errno;
             if (caller == Caller::loop)
                 lock.lock();
@@ -295,6 +308,51 @@ class StreamConnection final : public SocketConnection,
             });
     }
 
+    /// Bytes of the parcel that the system has taken; else -1 and errno.
+    ssize_t transmit(int fd, const msghdr& parcel) {
+        if (tls_ == nullptr)
+            return ::sendmsg(fd, &parcel, MSG_NOSIGNAL | MSG_DONTWAIT);
+        // Small pieces, a header and what follows, go in one record.
+        std::array<std::byte, tls_record_bytes> record;
+        size_t size = 0;
+        for (size_t i = 0; i < parcel.msg_iovlen && size < record.size(); ++i) {
+            const iovec& piece = parcel.msg_iov[i];
+            if (size == 0 && piece.iov_len >= record.size())
+                return tls_->write({static_cast<const std::byte*>(piece.iov_base), piece.iov_len});
+            const size_t count = std::min(piece.iov_len, record.size() - size);
+            std::memcpy(record.data() + size, piece.iov_base, count);
+            size += count;
+        }
+        return tls_->write(std::span(record).first(size));
+    }
+
+    /// Before the first message, of a connection with TLS; what is to be sent waits.
+    void shake_hands() {
+        if (!socket_)
+            return;
+        shaking_hands_ = true;
+        const auto again = [self = shared_from_this()](error_code error) {
+            if (!error)
+                self->shake_hands();
+        };
+        try {
+            switch (tls_->handshake()) {
+                case TlsStream::Progress::wants_read:
+                    return socket_->async_wait(Socket::wait_read, again);
+                case TlsStream::Progress::wants_write:
+                    return socket_->async_wait(Socket::wait_write, again);
+                case TlsStream::Progress::done:
+                    break;
+            }
+        } catch (const Error& error) {
+            return end(error.what());
+        }
+        shaking_hands_ = false;
+        lingered_ = milliseconds(0);
+        resume_sending();
+        receive();
+    }
+
     // --- receiving, all on the loop's thread -----------------------------------------------------
 
     void await_readable() {
@@ -325,7 +383,10 @@ class StreamConnection final : public SocketConnection,
                 if (direct < chunk_bytes)
                     add(std::span(staging_).subspan(staged_end_));
 
-                const ssize_t count = ::recvmsg(fd_, &parcel, MSG_DONTWAIT);
+                const ssize_t count = tls_ == nullptr
+                                          ? ::recvmsg(fd_, &parcel, MSG_DONTWAIT)
+                                          : tls_->read({static_cast<std::byte*>(pieces[0].iov_base),
+                                                        pieces[0].iov_len});
                 if (count == 0)
                     return end(in_message() ? "it closed the connection in the middle of a message"
                                             : "it closed the connection");
@@ -334,12 +395,14 @@ class StreamConnection final : public SocketConnection,
                 if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
                     return await_readable();
                 if (count < 0)
-                    return end("the connection broke: " + std::string(std::strerror(errno)));
+                    return end("the connection broke: " + (tls_ != nullptr && errno == EPROTO
+                                                               ? tls_->error()
+                                                               : std::strerror(errno)));
                 unread_for_ = silent_for_ = milliseconds(0);
                 take(static_cast<size_t>(count), direct);
 
                 const auto got = static_cast<size_t>(count);
-                if (got < wanted)  // that was all: save a call that says so
+                if (got < wanted && tls_ == nullptr)  // that was all: save a call that says so
                     return await_readable();
                 if (budget < got) {
                     loop_->post([self = shared_from_this()] { self->receive(); });
@@ -464,7 +527,6 @@ class StreamConnection final : public SocketConnection,
     std::mutex mutex_;  // over all down to the next blank line
     std::deque<Outgoing> queue_;
     bool open_ = true;             // takes messages to send
-    bool sending_ = false;         // somebody sends, or waits until it can go on
     bool saying_goodbye_ = false;  // ends when the queue is empty
     bool blocked_ = false;         // the other end takes nothing at present,
     milliseconds unsent_for_{0};   // and has not for so long
@@ -475,6 +537,9 @@ class StreamConnection final : public SocketConnection,
     // The loop's thread only; it changes socket_ and fd_ under the mutex, for senders read fd_.
     std::optional<Socket> socket_;
     int fd_;
+    const std::unique_ptr<TlsStream> tls_;  // nullptr: none; the loop's thread only
+    bool sending_;  // somebody sends, or waits until it can go on; under the mutex
+    bool shaking_hands_ = false;
     std::shared_ptr<Receiver> receiver_;
     enum class State { header, payload, checksum } state_ = State::header;
     Header header_;
@@ -493,9 +558,10 @@ class StreamConnection final : public SocketConnection,
 
 std::shared_ptr<SocketConnection> make_socket_connection(std::shared_ptr<EventLoop> loop,
                                                          Socket socket, std::string peer,
-                                                         const TransportOptions& options) {
+                                                         const TransportOptions& options,
+                                                         bool accepted) {
     return std::make_shared<StreamConnection>(std::move(loop), std::move(socket), std::move(peer),
-                                              options);
+                                              options, accepted);
 }
 
 }  // namespace trainer

@@ -27,9 +27,10 @@ class SocketConnection : public Connection {
     virtual bool ended() const = 0;
 };
 
-/// `peer` is the other end's address for people.
+/// `peer` is the other end's address for people; `accepted`: it has called this one.
 std::shared_ptr<SocketConnection> make_socket_connection(std::shared_ptr<EventLoop> loop,
                                                          Socket socket, std::string peer,
-                                                         const TransportOptions& options);
+                                                         const TransportOptions& options,
+                                                         bool accepted);
 
 }  // namespace trainer

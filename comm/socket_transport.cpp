@@ -119,7 +119,7 @@ class SocketTransport final : public Transport {
         if (error)
             throw Error("cannot listen on " + text + ": " + error.message());
         const Address bound = address_of(acceptors->front().local_endpoint());
-        if (options_.local_sockets) {
+        if (local_sockets()) {
             acceptors->push_back(open(local_endpoint(bound), error));
             if (error)  // then they take TCP
                 acceptors->pop_back();
@@ -143,7 +143,8 @@ class SocketTransport final : public Transport {
         std::string why = "no time to try";
         for (std::chrono::milliseconds pause(20);; pause = std::min(2 * pause, longest_pause)) {
             if (auto socket = try_connect(address, deadline, why)) {
-                auto connection = make_socket_connection(loop_, std::move(*socket), text, options_);
+                auto connection =
+                    make_socket_connection(loop_, std::move(*socket), text, options_, false);
                 loop_->post([this, connection, receiver] { adopt(connection, receiver); });
                 return connection;
             }
@@ -161,6 +162,8 @@ class SocketTransport final : public Transport {
 
   private:
     static constexpr std::chrono::milliseconds longest_pause{1000};
+
+    bool local_sockets() const { return options_.local_sockets && options_.tls == nullptr; }
 
     Acceptor open(const Endpoint& endpoint, error_code& error) {
         Acceptor acceptor(loop_->impl().context);
@@ -194,14 +197,19 @@ class SocketTransport final : public Transport {
         error_code error;
         const Endpoint remote = socket.remote_endpoint(error);
         std::string peer = "a peer that has gone";
-        if (!error && remote.protocol().family() == AF_UNIX)
+        const bool local = !error && remote.protocol().family() == AF_UNIX;
+        // Addresses of this kind are open to every user of the machine.
+        if (local && credentials_of(socket.native_handle()).uid != ::geteuid())
+            return;
+        if (local)
             peer = "process " + std::to_string(credentials_of(socket.native_handle()).pid) +
                    " of this machine";
         else if (!error) {
             peer = address_of(remote).text();
             tune(socket.native_handle(), options_.timeout);
         }
-        const auto connection = make_socket_connection(loop_, std::move(socket), peer, options_);
+        const auto connection =
+            make_socket_connection(loop_, std::move(socket), peer, options_, true);
         adopt(connection, accept_(connection));
     }
 
@@ -225,7 +233,7 @@ class SocketTransport final : public Transport {
                                       std::string& why) {
         for (const auto& tcp : resolve(address, why)) {
             const std::string ip = tcp.address().to_string();
-            if (options_.local_sockets && is_local_address(ip))
+            if (local_sockets() && is_local_address(ip))
                 for (const std::string& host : {ip, std::string("0.0.0.0"), std::string("::")}) {
                     std::string unused;
                     auto socket =

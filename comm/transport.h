@@ -15,6 +15,7 @@
 #include "comm/emulate.h"
 #include "comm/event_loop.h"
 #include "comm/message.h"
+#include "comm/tls.h"
 
 namespace trainer {
 
@@ -80,6 +81,7 @@ struct TransportOptions {
     std::chrono::milliseconds timeout{30000};
     std::chrono::milliseconds lease{10000};  ///< Connection::keep_alive
     Emulation emulate{};                     ///< shapes what this end sends
+    std::shared_ptr<TlsContext> tls{};  ///< sockets: encrypts all connections; no Unix sockets then
     std::string interface {
     };  ///< sockets: name of the network interface to listen on and call from
     bool local_sockets = true;  ///< sockets: whether one machine's processes take Unix sockets

@@ -1,5 +1,9 @@
 // Links and server endpoints together: whole clusters of threads over every transport.
+#include <sys/stat.h>
+
 #include <atomic>
+#include <cstdio>
+#include <fstream>
 #include <map>
 #include <numeric>
 #include <thread>
@@ -382,6 +386,30 @@ TEST_P(ClusterTest, MessagesOutOfPlaceEndTheRunWithAReason) {
     EXPECT_TRUE(error.ends_with("its push of elements 0 to 7 is not for this server")) << error;
 }
 
+// Each end on its own: two transports, of which one or both give signs of life.
+TEST(Lease, WhoGivesNoSignOfLifeIsLost) {
+    const TransportMaker maker(Way::tcp);
+    for (const bool both : {true, false}) {
+        const auto here = maker.make({.timeout = 10s, .lease = 400ms});
+        const auto there = maker.make({.timeout = 10s, .lease = 400ms});
+        const auto watching = std::make_shared<Recorder>(), watched = std::make_shared<Recorder>();
+        const Listening listening =
+            here->listen("127.0.0.1:0", [&](const std::shared_ptr<Connection>& connection) {
+                connection->keep_alive();
+                return watching;
+            });
+        const auto connection = there->connect(listening.bound, "it", watched, Clock::now() + 5s);
+        if (both)
+            connection->keep_alive();
+        const std::string lost = watching->wait_lost(both ? 1500ms : 10s);
+        if (both)
+            EXPECT_EQ(lost, "still connected");
+        else
+            EXPECT_TRUE(lost.starts_with("it has given no sign of life for 0.40 s, the last at "))
+                << lost;
+    }
+}
+
 TEST(Strangers, DoNotDisturb) {
     Cluster cluster(Way::tcp, 1, 1, 10, 300ms);
     const auto link = cluster.link();
@@ -408,6 +436,60 @@ TEST(Strangers, DoNotDisturb) {
     link->close();
     EXPECT_TRUE(cluster.servers[0].endpoint->wait_finished(10s));
 }
+
+#ifdef TRAINER_HAVE_OPENSSL
+TEST(Strangers, DoNotGuessTheSecret) {
+    const std::string file = ::testing::TempDir() + "comm_cluster_secret";
+    std::ofstream(file) << "sixteen bytes or more\n";
+    ::chmod(file.c_str(), 0600);
+    const auto secret = Secret::read(file);
+    SumServer handler(1);
+    ServerOptions options;
+    options.cuts = equal_cuts(10, 1);
+    options.secret = secret;
+    const TransportMaker maker(Way::tcp);
+    ServerEndpoint endpoint(maker.make(), options, handler);
+    const std::string address = endpoint.listening().bound;
+    Header header;
+    header.kind = MessageKind::hello;
+    const std::vector<std::byte> hello = encode(Hello{.nonce = Secret::draw()});
+
+    RawClient none(address);
+    none.send(header, encode(Hello{}));
+    EXPECT_NE(none.read_all().find("wants the run's secret"), std::string::npos);
+    RawClient hasty(address);  // does not wait for the challenge
+    hasty.send(header, hello);
+    hasty.send(Header{MessageKind::push, 0, 0, 0, 0, {0, 1}, 0}, pattern(4, 1));
+    EXPECT_NE(hasty.read_all().find("instead of a proof"), std::string::npos);
+    RawClient guess(address);
+    guess.send(header, hello);
+    header.kind = MessageKind::proof;
+    guess.send(header, pattern(32, 7));
+    EXPECT_NE(guess.read_all().find("its secret is not this server's"), std::string::npos);
+    RawClient shorter(address);
+    header.kind = MessageKind::hello;
+    shorter.send(header, hello);
+    header.kind = MessageKind::proof;
+    shorter.send(header, {});
+    EXPECT_NE(shorter.read_all().find("its secret is not this server's"), std::string::npos);
+
+    // Proofs differ by number, by message and by role.
+    const Nonce a = Secret::draw(), b = Secret::draw();
+    EXPECT_NE(a, b);
+    EXPECT_EQ(secret->of_worker(a, hello), secret->of_worker(a, hello));
+    EXPECT_NE(secret->of_worker(a, hello), secret->of_worker(b, hello));
+    EXPECT_NE(secret->of_server(a, b, 0, 1), secret->of_server(b, a, 0, 1));
+    EXPECT_NE(secret->of_server(a, b, 0, 1), secret->of_server(a, b, 0, 2));
+
+    LinkOptions link;
+    link.servers = {address};
+    link.cuts = options.cuts;
+    link.secret = secret;
+    Link(maker.make(), link).close();
+    EXPECT_TRUE(endpoint.wait_finished(10s));
+    std::remove(file.c_str());
+}
+#endif
 
 TEST(Strangers, AMalformedHelloIsRefused) {
     Cluster cluster(Way::tcp, 1, 1, 10);

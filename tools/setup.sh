@@ -12,9 +12,9 @@ required=(
     curl ca-certificates xz-utils               # to fetch data
 )
 # Without these it builds and trains all the same: without oneDNN slowly, without ISA-L with a
-# plain checksum, without the data set's package on CIFAR-10 alone, without protobuf not to ONNX.
+# plain checksum, without OpenSSL with neither TLS nor a shared secret, without the data set's package on CIFAR-10 alone, without protobuf not to ONNX.
 optional=(
-    libdnnl-dev libisal-dev dataset-fashion-mnist ccache
+    libdnnl-dev libisal-dev libssl-dev dataset-fashion-mnist ccache
     libprotobuf-dev protobuf-compiler           # ONNX and TensorBoard
     librsvg2-dev fonts-dejavu-core pkgconf      # plots as PNG
     libopencv-imgcodecs-dev libopencv-imgproc-dev libjpeg-dev  # to decode images

@@ -1,0 +1,141 @@
+#include "comm/tls.h"
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+
+#include <utility>  // Boost 1.74's Asio forgets it
+// (the order matters to Asio's headers)
+#include <boost/asio/ssl/context.hpp>
+#include <cerrno>
+
+#include "engine/error.h"
+
+namespace trainer {
+
+namespace ssl = boost::asio::ssl;
+
+class TlsContext {
+  public:
+    explicit TlsContext(const TlsOptions& options) : context(ssl::context::tls) {
+        boost::system::error_code error;
+        const auto check_file = [&](const char* key, const std::string& file) {
+            if (error)
+                throw UsageError("comm.tls." + std::string(key) + ": '" + file +
+                                 "' cannot be used: " + error.message());
+        };
+        context.use_certificate_chain_file(options.cert, error);
+        check_file("cert", options.cert);
+        context.use_private_key_file(options.key, ssl::context::pem, error);
+        check_file("key", options.key);
+        context.load_verify_file(options.ca, error);
+        check_file("ca", options.ca);
+        context.set_verify_mode(ssl::verify_peer | ssl::verify_fail_if_no_peer_cert);
+        SSL_CTX* const native = context.native_handle();
+        SSL_CTX_set_min_proto_version(native, TLS1_3_VERSION);
+        SSL_CTX_set_options(native, SSL_OP_IGNORE_UNEXPECTED_EOF);
+        SSL_CTX_set_mode(native,
+                         SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+        SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
+        SSL_CTX_set_num_tickets(native, 0);
+        if (SSL_CTX_check_private_key(native) != 1)
+            throw UsageError("comm.tls: '" + options.key + "' is not the key of '" + options.cert +
+                             "'");
+        ERR_clear_error();
+    }
+
+    ssl::context context;
+};
+
+namespace {
+
+class OpenSslStream final : public TlsStream {
+  public:
+    OpenSslStream(TlsContext& context, int socket, bool accepted)
+        : ssl_(SSL_new(context.context.native_handle())) {
+        check(ssl_ != nullptr && SSL_set_fd(ssl_, socket) == 1, "a TLS connection");
+        if (accepted)
+            SSL_set_accept_state(ssl_);
+        else
+            SSL_set_connect_state(ssl_);
+    }
+    ~OpenSslStream() override { SSL_free(ssl_); }
+
+    Progress handshake() override {
+        ERR_clear_error();
+        const int result = SSL_do_handshake(ssl_);
+        if (result == 1)
+            return Progress::done;
+        switch (SSL_get_error(ssl_, result)) {
+            case SSL_ERROR_WANT_READ:
+                return Progress::wants_read;
+            case SSL_ERROR_WANT_WRITE:
+                return Progress::wants_write;
+            default:
+                throw Error("TLS: " + reason());
+        }
+    }
+
+    ssize_t read(std::span<std::byte> target) override {
+        ERR_clear_error();
+        size_t count = 0;
+        const int result = SSL_read_ex(ssl_, target.data(), target.size(), &count);
+        return outcome(result, count);
+    }
+
+    ssize_t write(std::span<const std::byte> bytes) override {
+        ERR_clear_error();
+        size_t count = 0;
+        const int result = SSL_write_ex(ssl_, bytes.data(), bytes.size(), &count);
+        return outcome(result, count);
+    }
+
+    const std::string& error() const override { return error_; }
+
+  private:
+    ssize_t outcome(int result, size_t count) {
+        if (result == 1)
+            return static_cast<ssize_t>(count);
+        const int system_error = errno;
+        switch (SSL_get_error(ssl_, result)) {
+            case SSL_ERROR_WANT_READ:
+            case SSL_ERROR_WANT_WRITE:
+                errno = EAGAIN;
+                return -1;
+            case SSL_ERROR_ZERO_RETURN:
+                return 0;
+            case SSL_ERROR_SYSCALL:
+                if (system_error == 0)
+                    return 0;
+                errno = system_error;
+                return -1;
+            default:
+                error_ = "TLS: " + reason();
+                errno = EPROTO;
+                return -1;
+        }
+    }
+
+    std::string reason() const {
+        if (const long verdict = SSL_get_verify_result(ssl_); verdict != X509_V_OK)
+            return std::string("its certificate is not accepted here (") +
+                   X509_verify_cert_error_string(verdict) + ")";
+        const unsigned long code = ERR_get_error();
+        const char* const text = code == 0 ? nullptr : ERR_reason_error_string(code);
+        return text == nullptr ? "the other end broke off the handshake" : text;
+    }
+
+    SSL* const ssl_;
+    std::string error_;
+};
+
+}  // namespace
+
+std::shared_ptr<TlsContext> make_tls_context(const TlsOptions& options) {
+    return std::make_shared<TlsContext>(options);
+}
+
+std::unique_ptr<TlsStream> make_tls_stream(TlsContext& context, int socket, bool accepted) {
+    return std::make_unique<OpenSslStream>(context, socket, accepted);
+}
+
+}  // namespace trainer
