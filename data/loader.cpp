@@ -56,8 +56,7 @@ Loader::Loader(std::unique_ptr<SampleSource> source, const LoaderOptions& option
     : options_(options), source_(std::move(source)), end_{} {
     check_options(options_, source_->count());
     sample_size_ = element_count(source_->shape());
-    const int64_t global = options_.workers * options_.batch;
-    steps_ = (source_->count() + (options_.drop_last ? 0 : global - 1)) / global;
+    steps_ = steps_from(0);
     allocate();
     try {
         for (int i = 0; i < options_.threads; ++i)
@@ -92,6 +91,12 @@ void Loader::allocate() {
     order_.reserve(static_cast<size_t>(source_->count()));
 }
 
+// Steps that the samples of an epoch make from that one on.
+int64_t Loader::steps_from(int64_t first_sample) const {
+    const int64_t global = options_.workers * options_.batch;
+    return (source_->count() - first_sample + (options_.drop_last ? 0 : global - 1)) / global;
+}
+
 int64_t Loader::samples_per_epoch() const {
     return options_.drop_last ? steps_ * options_.workers * options_.batch : source_->count();
 }
@@ -99,10 +104,35 @@ int64_t Loader::samples_per_epoch() const {
 void Loader::start(int64_t epoch, int64_t step) {
     check(epoch >= 0 && step >= 0 && step < steps_, "a loader started outside its epochs");
     std::unique_lock lock(mutex_);
-    running_ = false;
-    ready_.wait(lock, [&] { return busy_ == 0; });
+    stop_reading(lock);
     epoch_ = epoch;
     step_ = step;
+    base_ = 0;
+    start_reading();
+}
+
+void Loader::start_share(int64_t worker, int64_t workers, int64_t epoch, int64_t first_sample) {
+    check(worker >= 0 && worker < workers && epoch >= 0 && first_sample >= 0,
+          "a loader started outside its epochs");
+    std::unique_lock lock(mutex_);
+    stop_reading(lock);
+    options_.worker = worker;
+    options_.workers = workers;
+    check_options(options_, source_->count());
+    steps_ = steps_from(0);
+    const bool in_epoch = first_sample < source_->count() && steps_from(first_sample) > 0;
+    epoch_ = in_epoch ? epoch : epoch + 1;
+    base_ = in_epoch ? first_sample : 0;
+    step_ = 0;
+    start_reading();
+}
+
+void Loader::stop_reading(std::unique_lock<std::mutex>& lock) {
+    running_ = false;
+    ready_.wait(lock, [&] { return busy_ == 0; });
+}
+
+void Loader::start_reading() {
     ended_ = holding_ = false;
     opened_ = taken_ = 0;
     claimed_ = options_.batch;
@@ -174,7 +204,7 @@ void Loader::open() {
         order_epoch_ = epoch_;
     }
     const int64_t whole = options_.workers * options_.batch;
-    const int64_t global_first = step_ * whole;
+    const int64_t global_first = base_ + step_ * whole;
     const int64_t global_size = std::min(whole, source_->count() - global_first);
     const Range own = part_of(global_size, options_.worker, options_.workers);
     Slot& slot = slot_of(opened_);
@@ -184,8 +214,9 @@ void Loader::open() {
     slot.error = nullptr;
     ++opened_;
     claimed_ = 0;
-    if (++step_ == steps_) {
+    if (++step_ == (base_ == 0 ? steps_ : steps_from(base_))) {
         step_ = 0;
+        base_ = 0;
         ++epoch_;
         ended_ = !options_.repeat;
     }

@@ -80,6 +80,12 @@ class Loader {
     /// REQUIRES: epoch >= 0, 0 <= step < steps_per_epoch().
     void start(int64_t epoch, int64_t step = 0);
 
+    /// The same from sample `first_sample` of the epoch's order on, as worker `worker` of `workers`
+    /// from now on: for runs whose workers come and go. Batches of one worker stay as large. Where
+    /// what is left of the epoch fills no step it goes on with the next epoch.
+    /// REQUIRES: a global batch of `workers` fits the samples, as for the constructor.
+    void start_share(int64_t worker, int64_t workers, int64_t epoch, int64_t first_sample);
+
     /// The next batch: waits until it is ready. It and its buffers live until the next call of
     /// next() or start(). After the last step of epoch e comes the first of e + 1; without
     /// `repeat` a batch with global_size 0 and no images, again and again. So one evaluation is
@@ -119,6 +125,9 @@ class Loader {
     };
 
     void allocate();
+    int64_t steps_from(int64_t first_sample) const;
+    void stop_reading(std::unique_lock<std::mutex>& lock);
+    void start_reading();
     void work(std::stop_token stop);
     bool may_open() const;
     void open();
@@ -145,6 +154,7 @@ class Loader {
     int64_t order_epoch_ = -1;
     int64_t ahead_epoch_ = -1, ahead_step_ = 0;  // read_ahead() was told of the steps before
     int64_t epoch_ = 0, step_ = 0;               // of the batch to open next
+    int64_t base_ = 0;                           // samples of epoch_ before its step 0: start_share
     bool running_ = false;
     bool ended_ = false;    // no batch is left to open (not `repeat`)
     bool holding_ = false;  // the caller has batch taken_ - 1

@@ -64,6 +64,10 @@ class Exchange {
     void start(const ExchangeState& state);
     ExchangeState state() const { return state_; }
 
+    /// Goes on with that later step, as if those between had been done by others (backup workers).
+    /// REQUIRES: the schedule is synchronous.
+    void skip_to(int64_t step) { state_.step = step; }
+
     /// Gradients of `range` (whole tensors) are final: pushes them where step state().step does.
     void range_done(Range range);
 

@@ -2,12 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace trainer {
 
 Server::Server(const ShardOptions& options, const Optimizer& optimizer, const ParameterArena& arena,
                Coordinator* coordinator)
-    : options_(options), optimizer_(optimizer), arena_(arena), coordinator_(coordinator) {}
+    : options_(options),
+      optimizer_(optimizer),
+      arena_(arena),
+      coordinator_(coordinator),
+      pushed_(static_cast<size_t>(options.workers)),
+      there_(static_cast<size_t>(options.workers), false) {}
 
 void Server::attach(ServerEndpoint& endpoint) {
     endpoint_ = &endpoint;
@@ -25,11 +31,17 @@ void Server::begin(int64_t step) {
     answer_ready();
 }
 
-void Server::joined(int /*worker*/) {}
+void Server::joined(int worker) {
+    there_[static_cast<size_t>(worker)] = true;
+    pushed_[static_cast<size_t>(worker)] = {};
+}
 
 void Server::push(int worker, int64_t step, Range range, uint8_t codec, PooledBytes payload) {
     if (!begun_)
         throw Error("worker " + std::to_string(worker) + " pushed before the servers had a model");
+    Pushed& pushed = pushed_[static_cast<size_t>(worker)];
+    pushed.elements = range.count + (pushed.step == step ? pushed.elements : 0);
+    pushed.step = step;
     auto owner = std::make_shared<PooledBytes>(std::move(payload));
     const std::span<const std::byte> bytes = owner->bytes();
     shard_->push(worker, step, {range, static_cast<CodecId>(codec), bytes, std::move(owner)});
@@ -57,6 +69,13 @@ void Server::answer_ready() {
         const auto values =
             reply.weights.subspan(static_cast<size_t>(request.range.first - shard_->range().first),
                                   static_cast<size_t>(request.range.count));
+        if (shard_->answers_change()) {
+            const auto copy = std::make_shared<std::vector<float>>(values.begin(), values.end());
+            Request newest = request;
+            newest.step = std::max(request.step, shard_->steps());
+            endpoint_->answer(newest, std::as_bytes(std::span(*copy)), copy);
+            continue;
+        }
         // The shard keeps them as they are until this worker's next push.
         endpoint_->answer(request, std::as_bytes(values), nullptr);
     }
@@ -107,6 +126,8 @@ void Server::call(const Request& request, const std::string& name, PooledBytes b
     if (name == call::weights || name == call::slabs) {
         calls_.push_back({request, name});
         answer_ready();
+    } else if (name == call::members) {
+        gather(request, body.bytes());
     } else if (name == call::load) {
         load(request, body.bytes());
     } else if (coordinator_ != nullptr) {
@@ -122,14 +143,121 @@ void Server::note(int worker, int64_t step, const std::string& name, PooledBytes
         coordinator_->note(worker, step, name, std::move(body));
 }
 
+// --- who takes part ------------------------------------------------------------------------------
+
+void Server::set_members(int64_t step, const std::vector<bool>& members) {
+    make_shard();
+    shard_->set_members(step, members);
+    for (size_t worker = 0; worker < members.size(); ++worker)
+        if (members[worker] && !there_[worker])  // lost meanwhile
+            shard_->leave(static_cast<int>(worker));
+    endpoint_->expect(shard_->members());
+    running_ = true;
+    answer_ready();
+}
+
+void Server::gather(const Request& request, std::span<const std::byte> body) {
+    if (body.size() < there_.size())
+        throw Error("worker " + std::to_string(request.worker) +
+                    " named the members in too few bytes: is every process of one build?");
+    if (gathered_.empty())
+        gathering_.assign(body.begin(), body.end());
+    if (!std::ranges::equal(body, gathering_) ||
+        (!gathered_.empty() && gathered_.front().step != request.step))
+        throw Error("the workers do not agree on who takes part from step " +
+                    std::to_string(request.step) + " on");
+    gathered_.push_back(request);
+    try_members();
+}
+
+void Server::try_members() {
+    if (gathered_.empty())
+        return;
+    std::vector<bool> members(there_.size());
+    for (size_t worker = 0; worker < members.size(); ++worker) {
+        members[worker] = gathering_[worker] != std::byte{0};
+        const auto said = [&](const Request& request) {
+            return request.worker == static_cast<int>(worker);
+        };
+        if (members[worker] && there_[worker] && std::ranges::none_of(gathered_, said))
+            return;
+    }
+    const std::vector<Request> all = std::exchange(gathered_, {});
+    const int64_t step = all.front().step;
+    if (on_members)
+        on_members(step, std::span(gathering_).subspan(members.size()));
+    set_members(step, members);
+    for (const Request& request : all)
+        endpoint_->reply(request, std::span<const std::byte>());
+}
+
+/// All of a worker's pushes of the steps before this one are there.
+int64_t Server::pushed_by(int worker) const {
+    const Pushed& pushed = pushed_[static_cast<size_t>(worker)];
+    const bool whole = shard_ && pushed.elements >= shard_->range().count;
+    return pushed.step + (whole ? 1 : 0);
+}
+
+void Server::forget(int worker) {
+    there_[static_cast<size_t>(worker)] = false;
+    const auto of_worker = [&](const auto& item) { return item.worker == worker; };
+    std::erase_if(pulls_, of_worker);
+    if (shard_)
+        shard_->forget_pulls(worker);
+    std::erase_if(gathered_, of_worker);
+    std::erase_if(calls_, [&](const Waiting& waiting) { return of_worker(waiting.request); });
+}
+
 void Server::left(int worker) {
+    forget(worker);
     if (coordinator_ != nullptr)
         coordinator_->left(worker);
 }
 
-void Server::lost(int /*worker*/, const std::string& who, const std::string& reason) {
-    throw Error(who + " is lost: " + reason +
-                "; start the run again, it goes on from its last checkpoint");
+void Server::lost(int worker, const std::string& who, const std::string& reason) {
+    const int64_t pushed = pushed_by(worker);
+    forget(worker);
+    const std::string what = who + " is lost " +
+                             (pushed_[static_cast<size_t>(worker)].step < 0
+                                  ? "before its first step"
+                                  : "after step " + std::to_string(std::max<int64_t>(pushed, 0))) +
+                             ": " + reason;
+    const bool last = std::ranges::none_of(there_, [](bool there) { return there; });
+    if (coordinator_ != nullptr && coordinator_->is_over()) {
+        if (last)
+            endpoint_->finish();
+        return;
+    }
+    if (!survives_losses)
+        throw Error(what + "; start the run again, it goes on from its last checkpoint");
+    if (last && running_)
+        return begin_again(what + "; it was the last worker");
+    if (shard_)
+        shard_->leave(worker);
+    if (coordinator_ != nullptr)
+        coordinator_->lost(worker, who, reason, pushed);
+    try_members();
+    answer_ready();
+}
+
+void Server::again(int /*worker*/, const std::string& who, const std::string& reason) {
+    begin_again(who + " asks all to begin again: " + reason);
+}
+
+void Server::begin_again(const std::string& why) {
+    begun_ = running_ = false;
+    shard_.reset();
+    pulls_.clear();
+    calls_.clear();
+    gathered_.clear();
+    newest_push_ = -1;
+    std::ranges::fill(pushed_, Pushed{});
+    there_.assign(there_.size(), false);
+    for (const std::string& name : arena_.slabs())
+        std::ranges::fill(arena_.slab<float>(name), 0.0F);
+    endpoint_->restart(why);
+    if (coordinator_ != nullptr)
+        coordinator_->restarted(why);
 }
 
 }  // namespace trainer

@@ -8,8 +8,13 @@ namespace trainer {
 
 Shard::Shard(const ShardOptions& options, const Optimizer& optimizer, const ParameterArena& arena,
              Range range)
-    : options_(options), optimizer_(optimizer), arena_(arena), range_(range) {
-    staleness_.resize(static_cast<size_t>(std::max(options.workers, 0)));
+    : options_(options),
+      optimizer_(optimizer),
+      arena_(arena),
+      range_(range),
+      staleness_(static_cast<size_t>(std::max(options.workers, 0))),
+      present_(static_cast<size_t>(std::max(options.workers, 0)), true),
+      members_(options.workers) {
     check(options.workers >= 1, "a shard serves at least one worker");
     raw_ = make_raw_codec();
 }
@@ -48,6 +53,24 @@ std::vector<std::string> Shard::slabs(const ShardOptions& options) {
 
 void Shard::resume_at(int64_t step) {
     steps_ = step;
+}
+
+void Shard::forget_pulls(int worker) {
+    std::erase_if(pulls_, [&](const Waiting& pull) { return pull.worker == worker; });
+}
+
+void Shard::leave(int worker) {
+    forget_pulls(worker);
+    if (!present_[static_cast<size_t>(worker)])
+        return;
+    present_[static_cast<size_t>(worker)] = false;
+    --members_;
+}
+
+void Shard::set_members(int64_t /*step*/, const std::vector<bool>& members) {
+    check(members.size() == present_.size(), "members are told by rank");
+    present_ = members;
+    members_ = static_cast<int>(std::ranges::count(members, true));
 }
 
 bool Shard::completed(int64_t step) const {

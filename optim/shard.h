@@ -51,6 +51,7 @@ struct ShardOptions {
         delay_compensated_adaptive,  ///< DC-ASGD-a of the same paper
     } rule = Rule::average;
     int workers = 1;
+    int backup = 0;  ///< average: a step closes with the first N - backup pushes
     std::shared_ptr<const Codec> codec{};  ///< of pushes that are not exact; those are raw
     StepSchedule schedule{StepScheduleOptions{}};
     /// on_arrival: a worker may be so many steps ahead of the slowest (SSP); nullopt: no gate.
@@ -92,14 +93,25 @@ class Shard {
     /// For a resume: the next push is of global step `step`. The slabs are the caller's to fill.
     virtual void resume_at(int64_t step);
 
+    /// A worker is lost: steps are closed with those who are left, and with what it has pushed of
+    /// them. Its pulls are forgotten.
+    virtual void leave(int worker);
+    /// Nobody waits for the answers to this worker's pulls any more.
+    void forget_pulls(int worker);
+    /// From global step `step` on, which all who push have reached, these workers (by rank) push.
+    virtual void set_members(int64_t step, const std::vector<bool>& members);
+    int members() const { return members_; }
+    /// Pushes that came after their step was closed without them (backup).
+    int64_t late_pushes() const { return late_; }
+    /// Whether an answer's weights may change while it is sent, so that it takes a copy.
+    bool answers_change() const { return options_.backup > 0; }
+
     /// on_arrival: sum over a worker's pushes of the updates that came between its pull and its
     /// push, the largest of them, and how many pushes that were.
     struct Staleness {
         int64_t sum = 0, pushes = 0, largest = 0;
     };
-    const Staleness& staleness(int worker) const {
-        return staleness_[static_cast<size_t>(worker)];
-    }
+    const Staleness& staleness(int worker) const { return staleness_[static_cast<size_t>(worker)]; }
     /// The same of all workers together.
     Staleness staleness() const;
 
@@ -127,6 +139,9 @@ class Shard {
     Range range_;
     int64_t steps_ = 0;
     std::vector<Staleness> staleness_;  // by worker
+    std::vector<bool> present_;         // by rank
+    int members_;                       // of them
+    int64_t late_ = 0;
 
   private:
     struct Waiting {

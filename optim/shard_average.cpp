@@ -7,6 +7,7 @@
 // they come from one of two snapshots: that of G(t+2) is made when all have pushed step t+1 and
 // so have received G(t), whose place it takes.
 #include <algorithm>
+#include <iterator>
 
 #include "optim/shard.h"
 #include "optim/shard_rules.h"
@@ -31,20 +32,35 @@ class AverageShard final : public Shard {
 
     void push(int worker, int64_t step, Push push) override {
         check_push(worker, step, push);
+        if (options_.backup > 0 && step < steps_) {
+            ++late_;
+            return;
+        }
         Gate& gate = gate_of(worker, step, push.range);
+        if (gate.closed) {
+            ++late_;
+            return;
+        }
         Push& mine = gate.pushes[static_cast<size_t>(worker)];
         if (mine.range.count != 0)
             throw Error("worker " + std::to_string(worker) + " pushed step " +
                         std::to_string(step) + " twice");
         mine = std::move(push);
-        if (++gate.arrived < options_.workers)
+        ++gate.arrived;
+        if (!may_close(gate))
             return;
-        if (std::ranges::any_of(gate.pushes, [&](const Push& other) {
-                return other.codec != gate.pushes[0].codec;
-            }))
-            throw Error("the workers encoded their pushes of step " + std::to_string(step) +
-                        " differently; they are not of one job");
         update(step, gate);
+        advance();
+    }
+
+    void leave(int worker) override {
+        Shard::leave(worker);
+        if (members_ == 0)
+            return;
+        for (int64_t step = steps_; step < steps_ + static_cast<int64_t>(open_.size()); ++step)
+            for (Gate& gate : open(step).gates)
+                if (gate.arrived > 0 && may_close(gate))
+                    update(step, gate);
         advance();
     }
 
@@ -70,6 +86,7 @@ class AverageShard final : public Shard {
         Range range;
         int arrived = 0;
         std::vector<Push> pushes;  // by worker; an empty range: not yet there
+        bool closed = false;       // without some (backup), who are still to come
     };
     struct Step {
         std::vector<Gate> gates;  // kept from step to step, since the ranges come again
@@ -99,19 +116,48 @@ class AverageShard final : public Shard {
                             " differently; they are not of one job");
         }
         if (mine == nullptr) {
-            gates.push_back({range, 0, std::vector<Push>(static_cast<size_t>(options_.workers))});
+            gates.push_back(
+                {range, 0, std::vector<Push>(static_cast<size_t>(options_.workers)), false});
             mine = &gates.back();
         }
         return *mine;
     }
 
+    /// Whether as many have pushed as a step needs, of those who are there.
+    bool may_close(const Gate& gate) const {
+        const int enough = std::max(members_ - options_.backup, 1);
+        if (gate.arrived < enough)
+            return false;
+        int there = 0;
+        for (size_t worker = 0; worker < gate.pushes.size(); ++worker)
+            there += present_[worker] && gate.pushes[worker].range.count != 0 ? 1 : 0;
+        return there >= enough;
+    }
+
+    /// The pushes of a gate, in the order of ranks.
+    std::span<const Push> pushes_of(int64_t step, const Gate& gate) {
+        std::span<const Push> pushes = gate.pushes;
+        if (gate.arrived < options_.workers) {
+            some_.clear();
+            std::ranges::copy_if(gate.pushes, std::back_inserter(some_),
+                                 [](const Push& push) { return push.range.count != 0; });
+            pushes = some_;
+        }
+        if (std::ranges::any_of(
+                pushes, [&](const Push& other) { return other.codec != pushes.front().codec; }))
+            throw Error("the workers encoded their pushes of step " + std::to_string(step) +
+                        " differently; they are not of one job");
+        return pushes;
+    }
+
     void update(int64_t step, Gate& gate) {
-        const float factor = 1.0F / static_cast<float>(options_.workers);
+        const auto pushes = pushes_of(step, gate);
+        const float factor = 1.0F / static_cast<float>(pushes.size());
         const double lr = options_.lr(step);
         const bool weights_come = options_.rule == ShardOptions::Rule::average_weights &&
                                   !options_.schedule.at(step).warm_up;
         const bool by_block = !optimizer_.whole_tensors();
-        sum_pushes(gate.pushes, factor, [&](Range block) {
+        sum_pushes(pushes, factor, [&](Range block) {
             if (weights_come)
                 take_weights(block);
             else if (by_block)
@@ -120,9 +166,11 @@ class AverageShard final : public Shard {
         if (!weights_come && !by_block)
             optimizer_.update(arena_, gate.range, lr);
         open(step).updated += gate.range.count;
+        gate.closed = options_.backup > 0;
         gate.arrived = 0;
         for (Push& push : gate.pushes)
             push = {};
+        some_.clear();
     }
 
     void take_weights(Range block) const {
@@ -141,6 +189,8 @@ class AverageShard final : public Shard {
             if (step.updated < range_.count)
                 return;
             step.updated = 0;
+            for (Gate& gate : step.gates)
+                gate.closed = false;
             steps_ = pushing + 1;
             if (options_.schedule.at(pushing).request_pull)
                 take_snapshot();
@@ -153,6 +203,7 @@ class AverageShard final : public Shard {
     }
 
     const bool delayed_;
+    std::vector<Push> some_;  // of a step that closes without some
     std::vector<Step> open_;  // by step, modulo their number
 };
 

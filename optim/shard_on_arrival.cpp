@@ -7,6 +7,7 @@
 // also G_bak(i): what the worker will compute its next gradient with.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "optim/shard.h"
 #include "optim/shard_rules.h"
@@ -29,7 +30,7 @@ class OnArrivalShard final : public Shard {
     void push(int worker, int64_t step, Push push) override {
         if (options_.schedule.at(step).warm_up) {
             warm_up_->push(worker, step, std::move(push));
-            steps_ = warm_up_->steps();
+            steps_ = std::max(steps_, warm_up_->steps());
             return;
         }
         check_push(worker, step, push);
@@ -52,7 +53,30 @@ class OnArrivalShard final : public Shard {
         from.elements = 0;
         from.pushed = step + 1;
         ++applied_;
-        steps_ = options_.schedule.options().warmup_steps + applied_ / options_.workers;
+        count_steps();
+    }
+
+    void leave(int worker) override {
+        Shard::leave(worker);
+        workers_[static_cast<size_t>(worker)].pieces.clear();
+        workers_[static_cast<size_t>(worker)].elements = 0;
+        if (members_ == 0)
+            return;
+        if (warm_up_) {
+            warm_up_->leave(worker);
+            steps_ = std::max(steps_, warm_up_->steps());
+        }
+        count_steps();
+    }
+
+    void set_members(int64_t step, const std::vector<bool>& members) override {
+        for (size_t worker = 0; worker < members.size(); ++worker)
+            if (members[worker] && !present_[worker])
+                workers_[worker] = {step, 0, applied_, {}};
+        Shard::set_members(step, members);
+        if (warm_up_)
+            warm_up_->set_members(step, members);
+        count_steps();
     }
 
     void resume_at(int64_t step) override {
@@ -60,7 +84,7 @@ class OnArrivalShard final : public Shard {
         const int64_t warm_up = options_.schedule.options().warmup_steps;
         if (warm_up_)
             warm_up_->resume_at(std::min(step, warm_up));
-        applied_ = std::max<int64_t>(step - warm_up, 0) * options_.workers;
+        applied_ = std::max<int64_t>(step - warm_up, 0) * members_;
         for (Worker& worker : workers_)
             worker = {step, 0, applied_, {}};
     }
@@ -88,10 +112,24 @@ class OnArrivalShard final : public Shard {
         std::vector<Push> pieces;
     };
 
-    // Steps completed by the worker that has completed the fewest.
+    // Steps completed by the worker that has completed the fewest, of those who are there.
     int64_t slowest() const {
-        const auto least = std::ranges::min_element(workers_, {}, &Worker::pushed);
-        return std::max(least->pushed, options_.schedule.options().warmup_steps);
+        int64_t least = std::numeric_limits<int64_t>::max();
+        for (size_t worker = 0; worker < workers_.size(); ++worker)
+            if (present_[worker])
+                least = std::min(least, workers_[worker].pushed);
+        return std::max(least, options_.schedule.options().warmup_steps);
+    }
+
+    // As many pushes as there are workers are a step: the mean of how far each is.
+    void count_steps() {
+        const int64_t warm_up = options_.schedule.options().warmup_steps;
+        int64_t sum = 0;
+        for (size_t worker = 0; worker < workers_.size(); ++worker)
+            if (present_[worker])
+                sum += std::max<int64_t>(workers_[worker].pushed - warm_up, 0);
+        if (sum > 0)
+            steps_ = std::max(steps_, warm_up + sum / members_);
     }
 
     std::span<float> backup(int worker) const { return part("backup_" + std::to_string(worker)); }

@@ -33,6 +33,12 @@ void Worker::start(int64_t step) {
     steps_ = step;
 }
 
+void Worker::start(int64_t step, int64_t worker, int64_t workers, int64_t epoch,
+                   int64_t first_sample) {
+    parts_.loader.start_share(worker, workers, epoch, first_sample);
+    steps_ = step;
+}
+
 StepResult Worker::step() {
     const Batch& batch = parts_.loader.next();
     lr_ = parts_.schedule.at(steps_);

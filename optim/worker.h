@@ -48,6 +48,9 @@ class Worker {
     /// Goes on as a worker that has completed `step` global steps.
     void start(int64_t step);
 
+    /// The same, where the next step is the loader's start_share() of these.
+    void start(int64_t step, int64_t worker, int64_t workers, int64_t epoch, int64_t first_sample);
+
     /// Global steps completed.
     int64_t steps() const { return steps_; }
 

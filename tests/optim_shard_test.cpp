@@ -90,6 +90,89 @@ TEST(Average, SumsInWorkerOrderWhateverTheOrderOfArrival) {
     EXPECT_EQ(one.weight(), other.weight());
 }
 
+TEST(Average, GoesOnWithoutWhoLeaves) {
+    Server server({.workers = 3}, 2, 0);
+    server.push(0, 0, {1}, 0);
+    server.push(1, 0, {2}, 0);
+    server.push(0, 0, {1}, 1);
+    server.push(1, 0, {2}, 1);
+    server.push(2, 0, {6}, 1);  // of this range its push has come
+    EXPECT_NEAR(server.weight(1), -0.3, 1e-6);
+    server.shard->pull(2, 1);
+    server.shard->leave(2);
+    EXPECT_NEAR(server.weight(0), -0.15, 1e-6);  // the mean of those who are there
+    EXPECT_EQ(server.shard->steps(), 1);
+    EXPECT_EQ(server.answered(), "");
+    server.push(1, 1, {1, 1});
+    server.push(0, 1, {1, 1});
+    EXPECT_EQ(server.shard->steps(), 2);
+
+    server.shard->set_members(2, {true, false, true});
+    server.push(2, 2, {3, 3});
+    EXPECT_EQ(server.shard->steps(), 2);
+    server.push(0, 2, {1, 1});
+    EXPECT_EQ(server.shard->steps(), 3);
+    EXPECT_NEAR(server.weight(0), -0.15 - 0.1 - 0.2, 1e-6);
+    server.shard->leave(1);  // is not there
+    EXPECT_EQ(server.shard->members(), 2);
+}
+
+// One who is lost after it has pushed counts in that step.
+TEST(Average, WhatTheLostHavePushedCounts) {
+    Server server({.workers = 2}, 1, 0);
+    server.push(1, 0, {4});
+    server.shard->leave(1);
+    EXPECT_EQ(server.shard->steps(), 0);
+    server.push(0, 0, {2});
+    EXPECT_NEAR(server.weight(), -0.3, 1e-6);
+    server.push(0, 1, {1});
+    EXPECT_NEAR(server.weight(), -0.4, 1e-6);
+}
+
+TEST(Average, BackupWorkersArriveTooLate) {
+    Server server({.workers = 3, .backup = 1}, 2, 0);
+    server.push(2, 0, {1, 1});
+    server.push(0, 0, {3, 3});
+    EXPECT_EQ(server.shard->steps(), 1);
+    EXPECT_NEAR(server.weight(), -0.2, 1e-6);
+    server.push(1, 0, {100, 100});
+    EXPECT_EQ(server.shard->late_pushes(), 1);
+    EXPECT_NEAR(server.weight(), -0.2, 1e-6);
+    // Of a step that is closed in part, too.
+    server.push(0, 1, {1}, 0);
+    server.push(1, 1, {1}, 0);
+    server.push(2, 1, {100}, 0);
+    EXPECT_EQ(server.shard->late_pushes(), 2);
+    server.push(0, 1, {1}, 1);
+    EXPECT_EQ(server.shard->steps(), 1);
+    server.push(2, 1, {1}, 1);
+    EXPECT_EQ(server.shard->steps(), 2);
+    server.push(1, 1, {100}, 1);
+    EXPECT_NEAR(server.weight(0), -0.3, 1e-6);
+    EXPECT_NEAR(server.weight(1), -0.3, 1e-6);
+    EXPECT_TRUE(server.shard->answers_change());
+}
+
+TEST(OnArrival, WhoLeavesIsNotWaitedFor) {
+    Server server({.rule = Rule::on_arrival, .workers = 3, .staleness = 1}, 1, 0);
+    for (const int worker : {0, 1})
+        for (const int64_t step : {0, 1})
+            server.push(worker, step, {1});
+    server.shard->pull(0, 2);
+    EXPECT_EQ(server.answered(), "");  // two ahead of worker 2
+    EXPECT_FALSE(server.shard->completed(2));
+    server.shard->leave(2);
+    EXPECT_EQ(server.answered(), "0:2");
+    EXPECT_TRUE(server.shard->completed(2));
+    EXPECT_EQ(server.shard->steps(), 2);
+    server.shard->set_members(2, {true, true, true});
+    server.shard->pull(2, 2);
+    EXPECT_EQ(server.answered(), "2:2");
+    server.push(2, 2, {1});
+    EXPECT_NEAR(server.weight(), -0.5, 1e-6);
+    EXPECT_EQ(server.shard->steps(), 2);
+}
+
 TEST(Average, RangesAreUpdatedEachByItself) {
     Server server({.workers = 2}, 3, 0);
     server.push(0, 0, {3}, 2);
