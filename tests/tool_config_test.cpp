@@ -118,6 +118,9 @@ distributed:
   staleness: 3
   local_steps: 8
   max_inflight: 2
+  backup_workers: 0
+  on_worker_loss: abort
+  scale_lr_on_loss: false
   local:
     rule: auto
     lr: auto
@@ -140,6 +143,7 @@ comm:
   servers: []
   interface: ""
   timeout: 30s
+  lease: 10s
   tls: {}
   secret_file: ""
   emulate: {}
@@ -202,6 +206,9 @@ distributed:
   staleness: 0
   local_steps: 16
   max_inflight: 3
+  backup_workers: 1
+  on_worker_loss: continue
+  scale_lr_on_loss: true
   local: {rule: momentum, lr: 0.05, alpha: 1, beta: -0.9, lambda_dc: 0, seeded: true}
   dc: {lambda: 0.1, lambda0: 1, m: 0}
   codec: {name: 2bit, threshold: 0.03, exact_every: 0, flush_on_exact: true}
@@ -211,6 +218,7 @@ comm:
   servers: ["node1:9000", "[fe80::1]:9001"]
   interface: eth0
   timeout: 1500ms
+  lease: 500ms
   tls: {cert: c.pem, key: k.pem, ca: ca.pem}
   secret_file: "null"
   emulate: {bandwidth: 1.5Gbit, latency: 50us, step_time: 0.06s}
@@ -494,6 +502,8 @@ TEST(Config, KeysThatDoNotGoTogether) {
               "each");
     EXPECT_EQ(message_of_set("comm.tls.cert=c.pem"),
               "--set: comm.tls.cert: cert and key go together; the other one is missing");
+    EXPECT_EQ(message_of_set("comm.tls={cert: c.pem, key: k.pem}"),
+              "x.yaml: comm.tls.ca: missing; both ends show a certificate, of the authority in ca");
 }
 
 TEST(Config, KeysOfAChoiceNotTakenAreAllowed) {

@@ -5,7 +5,8 @@
 #
 # -s and -n set distributed.servers and distributed.workers (1 each by themselves). Shows what
 # server 0 says; every process has its own log in log.dir. SIGTERM and SIGINT stop the run with a
-# checkpoint. When one process fails the others are stopped, and its exit code is this script's.
+# checkpoint. When one process fails the others are stopped, and its exit code is this script's; but
+# a worker that fails is only named where distributed.on_worker_loss is continue.
 # The program is $TRAINER, else the trainer here, in the newest build beside this script, or in PATH.
 set -u
 
@@ -64,10 +65,14 @@ stop_all() { # signal
 trap 'stop_all TERM' TERM INT
 trap 'stop_all KILL; rm -rf "$output"' EXIT
 
+survives=
+grep -q '^  on_worker_loss: continue' <<<"$config" && survives=1
 failure=0 interrupted=0 killer=
 ended() { # pid, exit code
     unset "running[$1]"
-    if (($2 == 75)); then
+    if [[ -n $survives && ${names[$1]} == worker* && $2 != 0 ]]; then
+        echo "launch_local: ${names[$1]} (process $1) has ended with exit code $2" >&2
+    elif (($2 == 75)); then
         interrupted=1
     elif (($2 != 0 && failure == 0)); then
         failure=$2

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "comm/address.h"
 #include "comm/link.h"
 #include "comm/metrics_http.h"
 #include "optim/server.h"
@@ -23,6 +25,7 @@ namespace {
 using Log = std::function<void(const std::string&)>;
 
 constexpr std::chrono::milliseconds signal_poll{100};
+constexpr std::chrono::milliseconds longest_pause{1000};
 
 /// One server: its part of the model, and what listens for workers.
 class ServerNode {
@@ -32,7 +35,13 @@ class ServerNode {
           plan_(plan),
           arena_(plan.network.parameters(), DType::f32, plan.server_slabs()),
           coordinator_(config, plan, training, arena_),
-          server_(plan.variant.shard, *plan.optimizer, arena_, &coordinator_) {}
+          server_(shard_options(), *plan.optimizer, arena_, &coordinator_) {
+        server_.survives_losses = config.distributed.on_worker_loss == "continue";
+        server_.on_members = [this](int64_t, std::span<const std::byte> rhythm) {
+            coordinator_.adopt_rhythm(rhythm);
+        };
+    }
+    ~ServerNode() { close(); }
 
     void listen(std::unique_ptr<Transport> transport, const std::string& address, int index,
                 Log log) {
@@ -43,6 +52,8 @@ class ServerNode {
         options.cuts = plan_.cuts;
         options.terms = plan_.terms;
         options.timeout = comm_timeout(config_);
+        options.rejoin = server_.survives_losses;
+        options.secret = secret_of(config_);
         options.log = std::move(log);
         endpoint_ =
             std::make_unique<ServerEndpoint>(std::move(transport), std::move(options), server_);
@@ -67,7 +78,7 @@ class ServerNode {
             const ServerCounters traffic = endpoint->counters();
             to->update([&](RunNumbers& numbers) {
                 numbers.step = server_.shard().steps();
-                numbers.members = coordinator_.members();
+                numbers.members = server_.shard().members();
                 numbers.received_bytes_total = static_cast<double>(traffic.push_bytes);
                 numbers.sent_bytes_total = static_cast<double>(traffic.pull_bytes);
                 if (staleness.pushes > 0)
@@ -78,12 +89,30 @@ class ServerNode {
     }
 
     /// After this nothing of it runs any more.
-    void close() { endpoint_.reset(); }
+    void close() {
+        if (!endpoint_)
+            return;
+        std::promise<void> written;
+        endpoint_->loop().post([&] {
+            coordinator_.join_saver();
+            written.set_value();
+        });
+        written.get_future().wait();
+        endpoint_.reset();
+    }
 
     ServerEndpoint& endpoint() { return *endpoint_; }
     JobCoordinator& coordinator() { return coordinator_; }
 
   private:
+    ShardOptions shard_options() const {
+        ShardOptions options = plan_.variant.shard;
+        options.lr = [this](int64_t step) {
+            return learning_rate(plan_, coordinator_.rhythm(), step);
+        };
+        return options;
+    }
+
     const Config& config_;
     const ClusterPlan& plan_;
     ParameterArena arena_;
@@ -134,7 +163,20 @@ LinkOptions link_options(const Config& config, const ClusterPlan& plan,
     options.cuts = plan.cuts;
     options.terms = plan.terms;
     options.timeout = comm_timeout(config);
+    options.secret = secret_of(config);
     return options;
+}
+
+/// Throws where anyone on the network could take part.
+void check_listening(const Config& config) {
+    const auto& comm = config.comm;
+    const std::string host = parse_address(comm.listen).host;
+    if (is_loopback(host) || config.insecure || !comm.tls.cert.empty() || !comm.secret_file.empty())
+        return;
+    throw UsageError("comm.listen: " + comm.listen +
+                     " is open to other machines, and nothing says who may take part: set "
+                     "comm.secret_file or comm.tls, listen on 127.0.0.1, or add --insecure where "
+                     "the network is yours alone");
 }
 
 std::string text_of(const std::exception_ptr& error) {
@@ -156,6 +198,28 @@ void check_role(const Config& config) {
         throw UsageError(
             "comm.transport: inproc is within one process; with --role take auto or "
             "tcp");
+}
+
+/// A worker's link to all servers, within comm.timeout. `again`: after a server was lost, which may
+/// take a while to come back, or to see that this worker has gone.
+std::unique_ptr<Link> connect(const Config& config, const ClusterPlan& plan, int rank, bool again,
+                              const Log& say) {
+    LinkOptions options = link_options(config, plan, config.comm.servers, rank);
+    options.reconnect = true;
+    const auto deadline = std::chrono::steady_clock::now() + comm_timeout(config);
+    for (std::chrono::milliseconds pause(50);; pause = std::min(2 * pause, longest_pause)) {
+        try {
+            return std::make_unique<Link>(make_socket_transport(transport_options(config, say)),
+                                          options);
+        } catch (const UsageError&) {
+            throw;
+        } catch (const Error& error) {
+            const bool lost = dynamic_cast<const ServerLost*>(&error) != nullptr;
+            if (!(lost || again) || std::chrono::steady_clock::now() + pause >= deadline)
+                throw;
+        }
+        std::this_thread::sleep_for(pause);
+    }
 }
 
 /// Waits until all workers of a server have left; passes signals on to `stop`, each once.
@@ -198,6 +262,8 @@ ExitCode run_cluster_in_process(const Config& config) {
     const int threads = config.threads.value_or(std::max(1, processors() / workers));
     const bool own_processors = threads * workers <= processors();
     const bool sockets = config.comm.transport == "tcp";
+    if (sockets)
+        check_listening(config);
     const auto network = make_inproc_network();
     const auto transport = [&]() -> std::unique_ptr<Transport> {
         TransportOptions options = transport_options(config, nullptr);
@@ -224,7 +290,8 @@ ExitCode run_cluster_in_process(const Config& config) {
         for (int rank = 0; rank < workers; ++rank)
             team.start([&, rank] {
                 Link link(transport(), link_options(config, plan, addresses, rank));
-                ClusterWorker(config, plan, training, rank == 0 ? &test : nullptr, link,
+                ClusterWorker(config, plan, training, [&]() -> const Dataset& { return test; },
+                              link,
                               {.threads = threads,
                                .first_processor = own_processors ? rank * threads : -1,
                                .signal = {},
@@ -255,6 +322,7 @@ ExitCode run_server(const Config& config, std::optional<int> rank) {
     check_role(config);
     const int servers = config.distributed.servers;
     check_rank(rank, servers, "servers");
+    check_listening(config);
     ProcessLog log;
     const Log say = [&](const std::string& line) { log.say(line); };
     const Dataset training = make_dataset(config, Split::train);
@@ -267,11 +335,14 @@ ExitCode run_server(const Config& config, std::optional<int> rank) {
     log.say("server       listens at " + listening.bound + ", others call it " +
             listening.advertised);
     try {
+        // A run that survives losses begins, a while later, with those who have come.
+        if (config.distributed.on_worker_loss == "continue")
+            node.endpoint().expect(1);
         node.endpoint().wait_for_workers(comm_timeout(config));
         const int index = node.endpoint().index();
         log.open(config, "server" + std::to_string(index));
         log.say("server       is number " + std::to_string(index) + " of " +
-                std::to_string(servers) + ", all workers are there");
+                std::to_string(servers) + ", workers are there");
         if (index != 0)
             metrics.open(config, "server", index, say);
         const StopSignals signals;
@@ -311,28 +382,40 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
     const Log say = [&](const std::string& line) { log.say(line); };
     const Dataset training = make_dataset(config, Split::train);
     const ClusterPlan plan(config, training);
+    std::optional<Dataset> test;
+    const auto test_images = [&]() -> const Dataset& {
+        return test ? *test : test.emplace(make_dataset(config, Split::test));
+    };
     try {
-        Link link(make_socket_transport(transport_options(config, say)),
-                  link_options(config, plan, addresses, rank.value_or(-1)));
-        log.open(config, "worker" + std::to_string(link.rank()));
-        log.say("worker       is number " + std::to_string(link.rank()) + " of " +
-                std::to_string(link.workers()));
-        std::optional<Dataset> test;
-        if (link.rank() == 0)
-            test = make_dataset(config, Split::test);
         OwnMetrics metrics;
-        metrics.open(config, "worker", link.rank(), say);
-        const StopSignals signals;
-        const ExitCode code = ClusterWorker(config, plan, training, test ? &*test : nullptr, link,
-                                            {.threads = computing_threads(config),
-                                             .first_processor = config.threads ? -1 : 0,
-                                             .signal = [&] { return signals.number(); },
-                                             .log = say,
-                                             .exposition = metrics.exposition()})
-                                  .run();
-        log.say(code == ExitCode::done ? "worker       is done"
-                                       : "worker       has stopped, as the run was asked to");
-        return code;
+        std::optional<StopSignals> signals;
+        for (bool first = true;; first = false) {
+            const auto link = connect(config, plan, rank.value_or(-1), !first, say);
+            rank = link->rank();
+            if (first) {
+                log.open(config, "worker" + std::to_string(*rank));
+                log.say("worker       is number " + std::to_string(*rank) + " of " +
+                        std::to_string(link->workers()));
+                metrics.open(config, "worker", *rank, say);
+                signals.emplace();
+            }
+            try {
+                const ExitCode code = ClusterWorker(config, plan, training, test_images, *link,
+                                                    {.threads = computing_threads(config),
+                                                     .first_processor = config.threads ? -1 : 0,
+                                                     .signal = [&] { return signals->number(); },
+                                                     .log = say,
+                                                     .exposition = metrics.exposition()})
+                                          .run();
+                log.say(code == ExitCode::done ? "worker       is done"
+                                               : "worker       has stopped, as it was asked to");
+                return code;
+            } catch (const ServerLost& error) {
+                log.say("again        " + std::string(error.what()));
+                if (signals->requested())
+                    return ExitCode::interrupted;  // with the run's last checkpoint
+            }
+        }
     } catch (const std::exception& error) {
         log.say("failed       " + std::string(error.what()));
         throw;

@@ -3,14 +3,18 @@
 // A body is a fixed record, little endian, and behind it, where it says so, floats. The weights
 // themselves go as optim/server.h has it.
 //
-//   start      call, body: text, the worker's device. Answered by Start once all workers are there.
-//   part       call of worker 0, body: int32 server. Answered by the state that server begins with.
-//   ready      call of worker 0: the other servers have their parts. Answered as start is.
+//   start      call, body: text, the worker's device. Answered by Start once all workers are there;
+//              of a run under way, at a step from which on the worker takes part.
+//   part       call of the leader, body: int32 server. Answered by the state that server begins
+//   with. ready      call of the leader: the other servers have their parts. Answered empty.
 //   progress   note, Progress: at every log.every_steps-th step, at the end of an epoch, of the run
 //   boundary   call, Boundary: the worker stands at a step at which the run is looked at. Answered
-//              by Verdict when that is done; worker 0's, by the averaged statistics, before.
-//   scored     call of worker 0, Scored: what it has found out of the model there
-//   stop       note to server 0: somebody wants the run to stop. To workers: at the note's step.
+//              by Verdict when that is done; the leader's, by Verdict and the averaged statistics,
+//              before.
+//   scored     call of the leader, Scored: what it has found out of the model there
+//   stop       note to server 0: somebody wants the run to stop. To workers: at the note's step, or
+//              to go on from there with other members.
+//   leaving    note to server 0: this worker wants to leave the run soon
 //   ended      note to the other servers, Verdict: how the run has ended
 #pragma once
 
@@ -24,6 +28,7 @@
 #include "engine/backend.h"
 #include "engine/error.h"
 #include "optim/exchange.h"
+#include "tools/trainer/rhythm.h"
 
 namespace trainer::job {
 
@@ -34,37 +39,8 @@ inline constexpr std::string_view progress = "progress";
 inline constexpr std::string_view boundary = "boundary";
 inline constexpr std::string_view scored = "scored";
 inline constexpr std::string_view stop = "stop";
+inline constexpr std::string_view leaving = "leaving";
 inline constexpr std::string_view ended = "ended";
-
-/// At which steps what happens; server 0's config decides it for all.
-struct Rhythm {
-    int64_t steps_per_epoch = 1, total_steps = 1;
-    int64_t eval_every_epochs = 1;
-    int64_t checkpoint_every_epochs = 1, checkpoint_every_steps = 0;
-    int64_t log_every_steps = 50;
-
-    bool is_last(int64_t step) const { return step >= total_steps; }
-    bool ends_epochs(int64_t step, int64_t epochs) const {
-        return epochs > 0 && step > 0 && step % (epochs * steps_per_epoch) == 0;
-    }
-    bool evaluates(int64_t step) const {
-        return is_last(step) || ends_epochs(step, eval_every_epochs);
-    }
-    /// A checkpoint whatever the score.
-    bool saves(int64_t step) const {
-        return is_last(step) || ends_epochs(step, checkpoint_every_epochs) ||
-               (checkpoint_every_steps > 0 && step % checkpoint_every_steps == 0);
-    }
-    /// One if the score is the best so far.
-    bool saves_best(int64_t step) const {
-        return evaluates(step) && (checkpoint_every_epochs > 0 || checkpoint_every_steps > 0);
-    }
-    bool has_boundary(int64_t step) const { return evaluates(step) || saves(step); }
-    bool logs_window(int64_t step) const { return step % log_every_steps == 0; }
-    /// Where the time went; to the last step too, however short the run.
-    bool logs_comm(int64_t step) const { return logs_window(step) || is_last(step); }
-    bool logs_epoch(int64_t step) const { return is_last(step) || ends_epochs(step, 1); }
-};
 
 /// One worker's time and images, over some steps.
 struct Spent {
@@ -102,6 +78,7 @@ struct Start {
     int64_t fresh = 1;
     int64_t boundary_first = 0;  ///< the run is looked at before the first step
     int64_t nothing_left = 0;
+    int64_t leads = 0;  ///< this worker brings the other servers their parts
 };
 
 /// Followed by the running statistics, and where `with_slabs` by the worker's slabs.
@@ -118,14 +95,22 @@ struct Scored {
     double seconds = 0;
 };
 
+/// How a boundary, or the run, has ended.
 struct Verdict {
-    int64_t stop = 0;  ///< by a signal, with a checkpoint written
+    int64_t stop = 0;     ///< by a signal, with a checkpoint written
+    int64_t leads = 0;    ///< not yet ended: this worker is to score the model, with what follows
+    int64_t leave = 0;    ///< this worker leaves, as it asked
+    int64_t changes = 0;  ///< the members change, to those of the Rhythm that follows
 };
 
 template <typename T>
 std::span<const std::byte> bytes_of(const T& record) {
     static_assert(std::is_trivially_copyable_v<T>);
     return std::as_bytes(std::span(&record, 1));
+}
+
+inline void append(std::vector<std::byte>& body, std::span<const std::byte> bytes) {
+    body.insert(body.end(), bytes.begin(), bytes.end());
 }
 
 /// The record that a body begins with, and the bytes behind it. Throws Error where it is too short.

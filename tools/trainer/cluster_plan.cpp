@@ -63,6 +63,17 @@ ClusterPlan::ClusterPlan(const Config& config, const Dataset& training)
                          std::to_string(config.data.batch_size) + " = " + std::to_string(batch) +
                          " images is more than the " + std::to_string(training.count) +
                          " training images; lower data.batch_size or distributed.workers");
+    const int backup = config.distributed.backup_workers, workers = config.distributed.workers;
+    if (backup > 0 && backup >= workers)
+        throw UsageError("distributed.backup_workers: " + std::to_string(backup) + " of " +
+                         std::to_string(workers) +
+                         " workers leave none whose push a step waits for; take fewer");
+    const StepScheduleOptions& steps = variant.exchange.schedule.options();
+    if (backup > 0 &&
+        (!variant.synchronous || steps.kind != StepScheduleOptions::Kind::synchronous))
+        throw UsageError("distributed.backup_workers: " + config.distributed.variant +
+                         " does not wait for all workers at every step; take 0, or ssgd or bitsgd");
+    variant.shard.backup = config.distributed.backup_workers;
     variant.shard.lr = variant.exchange.lr = [this](int64_t step) { return schedule.at(step); };
     terms = flat_result(config);
     terms.emplace_back("training images", std::to_string(training.count));
@@ -115,13 +126,43 @@ TransportOptions transport_options(const Config& config,
                                    std::function<void(const std::string&)> log) {
     TransportOptions options;
     options.timeout = comm_timeout(config);
+    options.lease =
+        std::max(std::chrono::milliseconds(1),
+                 std::chrono::duration_cast<std::chrono::milliseconds>(config.comm.lease));
     const auto& emulate = config.comm.emulate;
     options.emulate.bytes_per_second = static_cast<double>(emulate.bandwidth.value_or(0)) / 8;
     options.emulate.latency = emulate.latency.value_or(Duration(0));
     options.interface = config.comm.interface;
+    const auto& tls = config.comm.tls;
+    if (!tls.cert.empty())
+        options.tls = make_tls_context({tls.cert, tls.key, tls.ca});
     options.local_sockets = config.comm.transport != "tcp";
     options.log = std::move(log);
     return options;
+}
+
+std::shared_ptr<const Secret> secret_of(const Config& config) {
+    return config.comm.secret_file.empty() ? nullptr : Secret::read(config.comm.secret_file);
+}
+
+job::Rhythm rhythm_of(const Config& config, const Dataset& training) {
+    return {.samples = training.count,
+            .batch = config.data.batch_size,
+            .drop_last = config.data.drop_last ? 1 : 0,
+            .workers = config.distributed.workers,
+            .epochs = config.train.epochs,
+            .max_steps = config.train.max_steps,
+            .eval_every_epochs = config.train.eval_every_epochs,
+            .checkpoint_every_epochs = config.checkpoint.every_epochs,
+            .checkpoint_every_steps = config.checkpoint.every_steps,
+            .log_every_steps = config.log.every_steps,
+            .scale_lr = config.distributed.scale_lr_on_loss ? 1 : 0,
+            .members = job::Members::all(config.distributed.workers)};
+}
+
+double learning_rate(const ClusterPlan& plan, const job::Rhythm& rhythm, int64_t step) {
+    return plan.schedule.at(rhythm.schedule_step(std::max(step, rhythm.first_step))) *
+           rhythm.lr_factor();
 }
 
 std::chrono::milliseconds comm_timeout(const Config& config) {

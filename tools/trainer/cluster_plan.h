@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/hello.h"
+#include "comm/secret.h"
 #include "comm/shards.h"
 #include "comm/transport.h"
 #include "data/dataset.h"
@@ -15,6 +16,7 @@
 #include "optim/sgd.h"
 #include "optim/variant.h"
 #include "tools/trainer/config.h"
+#include "tools/trainer/rhythm.h"
 
 namespace trainer {
 
@@ -44,6 +46,15 @@ struct ClusterPlan {
     std::vector<std::string> saved_worker_slabs() const;
     bool has_shard(int server) const { return shard_of(cuts, server).count > 0; }
 };
+
+/// The run's secret; nullptr where it has none. Throws UsageError as Secret::read does.
+std::shared_ptr<const Secret> secret_of(const Config& config);
+
+/// The run with all its workers, from its first step on.
+job::Rhythm rhythm_of(const Config& config, const Dataset& training);
+
+/// η(step) with the members that the rhythm has.
+double learning_rate(const ClusterPlan& plan, const job::Rhythm& rhythm, int64_t step);
 
 /// Whether the config asks for what a lone worker cannot do without a server.
 bool needs_cluster(const Config& config);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <utility>
 
 #include "optim/server.h"
 #include "tools/trainer/setup.h"
@@ -61,21 +62,22 @@ struct ClusterWorker::Scorer {
 };
 
 ClusterWorker::ClusterWorker(const Config& config, const ClusterPlan& plan, const Dataset& training,
-                             const Dataset* test, Link& link, const ClusterWorkerOptions& options)
+                             std::function<const Dataset&()> test, Link& link,
+                             const ClusterWorkerOptions& options)
     : config_(config),
       plan_(plan),
+      test_(std::move(test)),
       link_(link),
       options_(options),
+      rhythm_(rhythm_of(config, training)),
       loader_(training, loader_options(config, link.rank())),
-      test_loader_(test == nullptr
-                       ? nullptr
-                       : std::make_unique<Loader>(*test, evaluation_loader(config, *test))),
+      test_loader_(link.rank() != 0 ? nullptr : make_test_loader()),
       backend_(make_own_backend()),
       parameters_(plan.network.parameters(), DType::f32, plan.worker_slabs(),
                   [this](size_t bytes) { return backend_->allocate_slabs(bytes, SlabHome::host); }),
       statistics_(plan.network.statistics(), DType::f32, {name(slab::weights)},
                   [this](size_t bytes) { return backend_->allocate_slabs(bytes, SlabHome::host); }),
-      exchange_(plan.variant.exchange, link, parameters_, *plan.optimizer, backend_->lanes()),
+      exchange_(exchange_options(), link, parameters_, *plan.optimizer, backend_->lanes()),
       worker_({plan.network, *backend_, parameters_, statistics_, loader_, *plan.optimizer,
                plan.schedule, &exchange_},
               worker_options(config)) {
@@ -85,6 +87,17 @@ ClusterWorker::ClusterWorker(const Config& config, const ClusterPlan& plan, cons
 }
 
 ClusterWorker::~ClusterWorker() = default;
+
+std::unique_ptr<Loader> ClusterWorker::make_test_loader() const {
+    const Dataset& test = test_();
+    return std::make_unique<Loader>(test, evaluation_loader(config_, test));
+}
+
+ExchangeOptions ClusterWorker::exchange_options() const {
+    ExchangeOptions options = plan_.variant.exchange;
+    options.lr = [this](int64_t step) { return learning_rate(plan_, rhythm_, step); };
+    return options;
+}
 
 std::unique_ptr<Backend> ClusterWorker::make_own_backend() const {
     const bool pin = options_.first_processor >= 0;
@@ -98,6 +111,8 @@ std::unique_ptr<Backend> ClusterWorker::make_own_backend() const {
 ExitCode ClusterWorker::run() {
     try {
         return train();
+    } catch (const ServerLost&) {
+        throw;  // the others have been told to begin again
     } catch (const std::exception& error) {
         link_.fail(error.what());
         throw;
@@ -117,11 +132,13 @@ ExitCode ClusterWorker::train() {
         if (rhythm_.is_last(worker_.steps()))
             break;
         step();
-        report_progress();
+        report_progress(worker_.steps());
         hear_of_stops();
-        due = rhythm_.has_boundary(worker_.steps()) || worker_.steps() == stop_at_;
+        if (config_.distributed.backup_workers > 0)
+            skip_what_others_did();
+        due = rhythm_.has_boundary(worker_.steps()) || stops_at(worker_.steps());
     }
-    leave(stopped);
+    leave(!leaves_, stopped);
     return stopped ? ExitCode::interrupted : ExitCode::done;
 }
 
@@ -135,10 +152,11 @@ job::Start ClusterWorker::start() {
     std::span<const std::byte> body = reply.bytes();
     const auto start = job::take<job::Start>(body);
     rhythm_ = start.rhythm;
-    if (link_.rank() == 0) {
+    if (start.leads != 0) {
         share_out(start.state.step);
         link_.call(0, start.state.step, name(job::ready), {}, patience);
     }
+    take_part(start.state.step);
     adopt(start, body);
     if (start.state.step > 0)
         options_.log("resume       after step " + std::to_string(start.state.step));
@@ -153,6 +171,23 @@ void ClusterWorker::share_out(int64_t step) {
         const PooledBytes part = link_.call(0, step, name(job::part), {bytes_of(server)}, patience);
         link_.call(server, step, name(call::load), {part.bytes()}, patience);
     }
+}
+
+// Tells the other servers who takes part from that step on.
+void ClusterWorker::take_part(int64_t step) {
+    std::vector<std::byte> members(static_cast<size_t>(link_.workers()));
+    for (int rank = 0; rank < link_.workers(); ++rank)
+        members[static_cast<size_t>(rank)] =
+            std::byte{rhythm_.members.has(rank) ? uint8_t{1} : uint8_t{0}};
+    for (int32_t server = 1; server < link_.servers(); ++server)
+        link_.call(server, step, name(call::members), {std::span(members), bytes_of(rhythm_)},
+                   patience);
+}
+
+void ClusterWorker::go_on_from(int64_t step) {
+    const job::Place at = rhythm_.place(step);
+    worker_.start(step, rhythm_.members.below(link_.rank()), rhythm_.members.count(), at.epoch,
+                  at.position);
 }
 
 void ClusterWorker::adopt(const job::Start& start, std::span<const std::byte> body) {
@@ -170,20 +205,43 @@ void ClusterWorker::adopt(const job::Start& start, std::span<const std::byte> bo
     window_ = start.state.window;
     epoch_ = start.state.epoch;
     exchange_.start(start.state.exchange());
-    worker_.start(step);
+    go_on_from(step);
     window_link_ = link_.counters();
 }
 
 // --- training ------------------------------------------------------------------------------------
 
 void ClusterWorker::hear_of_stops() {
-    while (const std::optional<Note> note = link_.take_note())
+    while (const std::optional<Note> note = link_.take_note()) {
+        std::span<const std::byte> body = note->body.bytes();
         if (note->name == job::stop && note->server == 0)
-            stop_at_ = note->step;
+            stops_[note->step] = job::take<int64_t>(body);
         else if (note->name == job::stop && !std::exchange(told_signal_, true))
             link_.note(0, worker_.steps(), name(job::stop), {});
-    if (options_.signal && options_.signal() != 0 && !std::exchange(told_signal_, true))
-        link_.note(0, worker_.steps(), name(job::stop), {});
+    }
+    if (!options_.signal || options_.signal() == 0 || std::exchange(told_signal_, true))
+        return;
+    const bool alone = config_.distributed.on_worker_loss == "continue";
+    link_.note(0, worker_.steps(), name(alone ? job::leaving : job::stop), {});
+}
+
+/// A step asked for before the members changed counts no more.
+bool ClusterWorker::stops_at(int64_t step) const {
+    const auto found = stops_.find(step);
+    return found != stops_.end() && found->second == rhythm_.first_step;
+}
+
+// Steps that the servers have closed without this worker's push; not past what all stand at.
+void ClusterWorker::skip_what_others_did() {
+    const int64_t newest = link_.newest_step();
+    int64_t step = worker_.steps();
+    while (step < newest && !rhythm_.has_boundary(step) && !stops_at(step))
+        report_progress(++step);
+    if (step == worker_.steps())
+        return;
+    skipped_ += step - worker_.steps();
+    exchange_.skip_to(step);
+    go_on_from(step);
 }
 
 void ClusterWorker::warn(const std::vector<std::string>& notes) const {
@@ -207,19 +265,20 @@ void ClusterWorker::step() {
     window_ += result.sums;
     epoch_ += result.sums;
     if (options_.exposition != nullptr)
-        expose(result);
+        expose();
 }
 
-void ClusterWorker::expose(const StepResult& result) {
+void ClusterWorker::expose() {
     const LinkCounters link = link_.counters();
     const job::Spent epoch = spent_ - epoch_start_;
     options_.exposition->update([&](RunNumbers& numbers) {
         const double samples = static_cast<double>(std::max<int64_t>(epoch_.samples, 1));
         numbers.step = worker_.steps();
-        numbers.epoch = static_cast<double>((worker_.steps() - 1) / plan_.steps_per_epoch + 1);
+        numbers.epoch = static_cast<double>(
+            rhythm_.place(std::max(worker_.steps() - 1, rhythm_.first_step)).epoch + 1);
         numbers.loss = epoch_.loss / samples;
         numbers.top1 = static_cast<double>(epoch_.top1) / samples;
-        numbers.learning_rate = result.lr;
+        numbers.learning_rate = learning_rate(plan_, rhythm_, worker_.steps() - 1);
         numbers.images_per_s = static_cast<double>(epoch.images) / epoch.step_s;
         numbers.images_total = static_cast<double>(spent_.images);
         numbers.data_wait_s_total = spent_.data_wait_s;
@@ -232,8 +291,7 @@ void ClusterWorker::expose(const StepResult& result) {
     });
 }
 
-void ClusterWorker::report_progress() {
-    const int64_t step = worker_.steps();
+void ClusterWorker::report_progress(int64_t step) {
     const bool window = rhythm_.logs_window(step), epoch = rhythm_.logs_epoch(step);
     if (!window && !epoch)
         return;
@@ -270,27 +328,41 @@ job::WorkerState ClusterWorker::state() const {
 bool ClusterWorker::boundary() {
     const int64_t step = worker_.steps();
     const bool evaluates = rhythm_.evaluates(step);
-    const bool with_slabs = rhythm_.saves(step) || rhythm_.saves_best(step) || step == stop_at_;
+    const bool with_slabs = rhythm_.saves(step) || rhythm_.saves_best(step) || stops_at(step);
     const job::Boundary head{.state = state(), .total = spent_, .with_slabs = with_slabs ? 1 : 0};
     Parts body{bytes_of(head), std::as_bytes(statistics_.slab<float>(slab::weights))};
     if (with_slabs)
         for (const std::string& slab_name : plan_.saved_worker_slabs())
             body.push_back(std::as_bytes(parameters_.slab<float>(slab_name)));
     PooledBytes verdict = link_.call(0, step, name(job::boundary), std::move(body), patience);
-    if (link_.rank() == 0) {
-        const PooledBytes statistics = std::exchange(verdict, {});
-        score(statistics.bytes(), evaluates, with_slabs, verdict);
-    }
     std::span<const std::byte> bytes = verdict.bytes();
-    return job::take<job::Verdict>(bytes).stop != 0;
+    job::Verdict what = job::take<job::Verdict>(bytes);
+    if (what.leads != 0) {
+        const PooledBytes statistics = std::exchange(verdict, {});
+        score(bytes, evaluates, with_slabs, verdict);
+        bytes = verdict.bytes();
+        what = job::take<job::Verdict>(bytes);
+    }
+    leaves_ = what.leave != 0;
+    if (what.changes != 0) {
+        rhythm_ = job::take<job::Rhythm>(bytes);
+        std::erase_if(stops_, [&](const auto& stop) { return stop.first <= step; });
+        take_part(step);
+        go_on_from(step);
+    }
+    return what.stop != 0 || leaves_;
 }
 
-// Worker 0: the model of this step, from all servers, with the average of the statistics.
+// The model of this step, from all servers, with the average of the statistics.
 void ClusterWorker::score(std::span<const std::byte> statistics, bool evaluates, bool with_slabs,
                           PooledBytes& verdict) {
     const int64_t step = worker_.steps();
     job::Scored scored{};
     if (evaluates) {
+        if (!test_loader_)
+            test_loader_ = make_test_loader();
+        if (!scorer_)
+            scorer_ = std::make_unique<Scorer>(*test_loader_, plan_.network, *backend_);
         job::take_slab(statistics, scorer_->statistics.slab<float>(slab::weights));
         for (int server = 0; server < link_.servers(); ++server) {
             if (!plan_.has_shard(server))
@@ -318,13 +390,16 @@ void ClusterWorker::score(std::span<const std::byte> statistics, bool evaluates,
     verdict = link_.call(0, step, name(job::scored), std::move(body), patience);
 }
 
-void ClusterWorker::leave(bool stopped) {
+void ClusterWorker::leave(bool run_ends, bool stopped) {
+    if (skipped_ > 0)
+        options_.log("backup       " + std::to_string(skipped_) +
+                     " steps were closed without this worker");
     if (const int64_t late = worker_.executor().late_steps(); late > 0)
         options_.log("emulated     " + std::to_string(late) + " of " +
                      std::to_string(spent_.steps) +
                      " steps took longer here than comm.emulate.step_time");
     const job::Verdict verdict{.stop = stopped ? 1 : 0};
-    for (int server = 1; server < link_.servers(); ++server)
+    for (int server = 1; run_ends && server < link_.servers(); ++server)
         link_.note(server, worker_.steps(), name(job::ended), bytes_of(verdict));
     link_.close();
 }

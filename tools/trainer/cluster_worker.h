@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,32 +30,40 @@ struct ClusterWorkerOptions {
 
 class ClusterWorker {
   public:
-    /// All outlive the worker. `test` is worker 0's, nullptr for others.
+    /// All outlive the worker. `test` gives the test images, and is called where this worker
+    /// evaluates: worker 0, or another in its stead.
     ClusterWorker(const Config& config, const ClusterPlan& plan, const Dataset& training,
-                  const Dataset* test, Link& link, const ClusterWorkerOptions& options);
+                  std::function<const Dataset&()> test, Link& link,
+                  const ClusterWorkerOptions& options);
     ~ClusterWorker();
 
     /// Trains to the end of the run, or to a stop, and takes leave. An Error ends the link too.
     ExitCode run();
 
   private:
-    /// Of worker 0: one version of the model, apart from what is being trained.
+    /// Of who evaluates: one version of the model, apart from what is being trained.
     struct Scorer;
 
     ExitCode train();
     job::Start start();
     void share_out(int64_t step);
+    void take_part(int64_t step);
+    void go_on_from(int64_t step);
     void adopt(const job::Start& start, std::span<const std::byte> body);
     void hear_of_stops();
     void warn(const std::vector<std::string>& notes) const;
     void step();
-    void report_progress();
-    void expose(const StepResult& result);
-    /// Whether the run stops there.
+    void report_progress(int64_t step);
+    void skip_what_others_did();
+    bool stops_at(int64_t step) const;
+    void expose();
+    /// Whether this worker stops there.
     bool boundary();
     void score(std::span<const std::byte> statistics, bool evaluates, bool with_slabs,
                PooledBytes& verdict);
-    void leave(bool stopped);
+    void leave(bool run_ends, bool stopped);
+    ExchangeOptions exchange_options() const;
+    std::unique_ptr<Loader> make_test_loader() const;
 
     std::unique_ptr<Backend> make_own_backend() const;
     job::WorkerState state() const;
@@ -62,8 +71,10 @@ class ClusterWorker {
 
     const Config& config_;
     const ClusterPlan& plan_;
+    std::function<const Dataset&()> test_;
     Link& link_;
     ClusterWorkerOptions options_;
+    job::Rhythm rhythm_;
     Loader loader_;  // before the backend, which may bind this thread to processors
     std::unique_ptr<Loader> test_loader_;
     std::unique_ptr<Backend> backend_;
@@ -72,12 +83,13 @@ class ClusterWorker {
     Worker worker_;
     std::unique_ptr<Scorer> scorer_;
 
-    job::Rhythm rhythm_;
     LossSums window_, epoch_;  // since the last records of them
     job::Spent spent_, window_start_, epoch_start_;
     LinkCounters window_link_;
-    int64_t stop_at_ = -1;
+    std::map<int64_t, int64_t> stops_;  // steps to stand at, and first_step of their rhythm
+    int64_t skipped_ = 0;               // steps that were closed without this worker
     bool told_signal_ = false;
+    bool leaves_ = false;  // alone, and the run goes on
 };
 
 }  // namespace trainer

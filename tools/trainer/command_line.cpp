@@ -42,6 +42,9 @@ void add_cluster_options(CLI::App& app, CommandLine& line) {
         ->check(CLI::NonNegativeNumber)
         ->group(group);
     app.add_option("--interface", line.interface, "network interface to use")->group(group);
+    app.add_flag("--insecure", line.insecure,
+                 "listens to other machines without TLS or a secret: anyone there may take part")
+        ->group(group);
 }
 
 /// What is said of a role must be there, and fit it.
@@ -53,6 +56,7 @@ void check_cluster_options(const CommandLine& line) {
     };
     needs(!line.listen.empty(), "--listen", "server");
     needs(!line.servers.empty(), "--servers", "worker");
+    needs(line.insecure, "--insecure", "server");
     needs(line.rank.has_value(), "--rank", "");
     needs(!line.interface.empty(), "--interface", "");
 }

@@ -35,6 +35,7 @@ struct CommandLine {
     std::vector<std::string> images;  ///< predict's
     std::optional<int> metrics_port;  ///< --metrics-port
     bool profile = false;
+    bool insecure = false;
 
     // Of a cluster's processes; empty: not given.
     std::string role, listen, servers, interface;

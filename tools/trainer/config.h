@@ -100,6 +100,9 @@ struct Config {
         int staleness = 3;         ///< s of ssp
         int local_steps = 8;       ///< H of localsgd
         int max_inflight = 2;
+        int backup_workers = 0;                ///< b: a step closes with the first N - b pushes
+        std::string on_worker_loss = "abort";  ///< abort | continue
+        bool scale_lr_on_loss = false;
         struct Local {
             std::string rule = "auto";  ///< auto | adopt | sgd | dc | glu | momentum
             std::optional<double> lr;
@@ -127,6 +130,7 @@ struct Config {
         std::vector<std::string> servers;  ///< host:port each
         std::string interface;
         Duration timeout = std::chrono::seconds(30);
+        Duration lease = std::chrono::seconds(10);  ///< without a sign of life
         struct Tls {
             std::string cert, key, ca;  ///< files; empty: not there
         } tls;
@@ -155,6 +159,7 @@ struct Config {
     // What isn't a key.
     std::string name;                 ///< stem of the config's file name, e.g. "resnet20"
     std::string file;                 ///< where it was found, e.g. "configs/resnet20.yaml"
+    bool insecure = false;            ///< --insecure: listen to others without TLS or a secret
     bool profile = false;             ///< --profile: time every operation, and say so at the end
     std::optional<int> metrics_port;  ///< --metrics-port: serve numbers to Prometheus; 0: any port
 };

@@ -65,6 +65,9 @@ void check_tls(const Config& config, const Place& place) {
     if (tls.cert.empty() != tls.key.empty())
         throw UsageError(place(tls.cert.empty() ? "comm.tls.key" : "comm.tls.cert") +
                          "cert and key go together; the other one is missing");
+    if (tls.cert.empty() != tls.ca.empty())
+        throw UsageError(place(tls.ca.empty() ? "comm.tls.ca" : "comm.tls.cert") +
+                         "missing; both ends show a certificate, of the authority in ca");
 }
 
 }  // namespace
@@ -84,10 +87,6 @@ void refuse_what_is_not_built(const Config& config) {
     const auto& distributed = config.distributed;
     refuse(distributed.topology != "ps", "distributed.topology: " + distributed.topology,
            "so far ps is");
-    refuse(!config.comm.tls.cert.empty() || !config.comm.tls.ca.empty(), "comm.tls",
-           "leave it out, and keep the cluster's network to yourself");
-    refuse(!config.comm.secret_file.empty(), "comm.secret_file",
-           "leave it out, and keep the cluster's network to yourself");
 }
 
 }  // namespace trainer

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "data/dataset.h"
@@ -31,6 +32,7 @@ class JobCoordinator final : public Coordinator {
 
     /// To be called before the first worker is there.
     void attach(Server& server, ServerEndpoint& endpoint);
+    ~JobCoordinator() override;
 
     /// Opens logs and checkpoints, and begins with the newest one or from the start. Happens by
     /// itself when the first worker starts. Throws Error and UsageError.
@@ -46,12 +48,21 @@ class JobCoordinator final : public Coordinator {
 
     /// Server 0's, once its logs are open; else nullptr. On the endpoint's thread.
     Exposition* exposition() { return log_ ? &log_->exposition() : nullptr; }
-    /// Workers that have not left. On the endpoint's thread.
-    int members() const { return workers_ - departed_; }
+    /// Steps are as this says, on the endpoint's thread; for the server's learning rate.
+    const job::Rhythm& rhythm() const { return rhythm_; }
+    /// Waits for a checkpoint that is being written. On the endpoint's thread.
+    void join_saver();
+
+    /// What the other servers are told of a change of members.
+    void adopt_rhythm(std::span<const std::byte> bytes);
 
     void call(const Request& request, const std::string& name, PooledBytes body) override;
     void note(int worker, int64_t step, const std::string& name, PooledBytes body) override;
     void left(int worker) override;
+    void lost(int worker, const std::string& who, const std::string& reason,
+              int64_t pushed) override;
+    void restarted(const std::string& why) override;
+    bool is_over() const override { return ended_; }
 
   private:
     void introduce();
@@ -59,26 +70,46 @@ class JobCoordinator final : public Coordinator {
     void start_afresh();
 
     void start(const Request& request, std::string device);
-    void answer_start(const Request& request);
+    job::Start start_of(int worker) const;
+    void answer_start(const Request& request, bool leads);
     void answer_part(const Request& request, int server);
-    void start_all();
+    void await_workers();
+    void start_all(bool late);
+    void all_started();
 
     void progress(int worker, int64_t step, const job::Progress& progress);
-    void log_comm(int64_t step, const std::vector<job::Progress>& progress);
+    void log_progress();
+    void log_comm(int64_t step, const std::vector<job::Progress>& progress,
+                  const std::vector<int>& ranks);
     void log_window(int64_t step, const std::vector<job::Progress>& progress);
     void log_epoch(int64_t step, const std::vector<job::Progress>& progress);
 
     void boundary(const Request& request, PooledBytes body);
+    void look_at_boundary();
+    void appoint_scorer();
     void average_statistics();
     void scored(const Request& request, std::span<const std::byte> body);
     void note_score(const job::Scored& scored);
     void take_parts(std::span<const std::byte> parts);
     void save();
+    void saved(bool whole);
+    void end_boundary();
+    bool members_change() const;
+    void change_members();
+    void take_in(int worker, int from);
+    void count_lost_samples(int64_t until);
 
     void announce_stop(const std::string& who);
     void send_stop();
+    int64_t step_ahead() const;
+    void ask_for_change();
 
-    std::string worker_entry(int worker, std::string_view what) const;
+    std::vector<bool> server_members() const;
+    static std::string worker_entry(int worker, std::string_view what);
+    static bool has_worker(const Checkpoint& checkpoint, int worker);
+    static int first_worker(const Checkpoint& checkpoint, int workers);
+    static void restore_members(const Checkpoint& checkpoint, job::Rhythm& rhythm);
+    void add_members(Metadata& metadata) const;
     int64_t epoch_of(int64_t step) const;
     Position position(int64_t step) const;
 
@@ -104,9 +135,17 @@ class JobCoordinator final : public Coordinator {
         std::optional<Request> request;
         std::string device;
     };
-    std::vector<Starting> starting_;  // by worker
+    std::vector<Starting> starting_;  // by worker, until it is answered
+    bool opened_ = false;
+    bool awaiting_ = false;
+    int64_t generation_ = 0;     // how often all has begun again
+    std::optional<int> leader_;  // of a start under way
     bool started_ = false;
-    int departed_ = 0;
+    job::Members there_;           // who takes part and is there
+    job::Members leaving_;         // of them, who wants to leave
+    int64_t change_at_ = -1;       // the step to change members at; -1: none is asked for
+    std::map<int, int64_t> lost_;  // members that are lost, and the first step they have not pushed
+    int64_t lost_samples_ = 0;
 
     // The boundary under way, by worker.
     struct AtBoundary {
@@ -116,6 +155,11 @@ class JobCoordinator final : public Coordinator {
         std::span<const std::byte> rest;  // statistics and slabs
     };
     std::vector<std::optional<AtBoundary>> boundary_;
+    std::optional<int> scorer_;  // who has been asked to score the model
+    std::optional<Request> scored_;
+    std::thread saver_;  // writes a checkpoint, so that this thread goes on giving signs of life
+    bool is_saved_ = false;
+    bool ended_ = false;  // nothing is left but good-byes
 
     std::map<int64_t, std::vector<std::optional<job::Progress>>> progress_;
     std::vector<job::Spent> totals_;

@@ -30,6 +30,7 @@ Config config_of(const CommandLine& line) {
     Config config = load_config(find_config(line.config), line.overrides);
     config.profile = line.profile;
     config.metrics_port = line.metrics_port;
+    config.insecure = line.insecure;
     if (!line.listen.empty())
         config.comm.listen = line.listen;
     if (!line.servers.empty())

@@ -1,0 +1,483 @@
+// Processes that die, hang, come back or do not belong to the run, on tiny data.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "engine/error.h"
+
+namespace trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Arguments = std::vector<std::string>;
+using Clock = std::chrono::steady_clock;
+
+std::string contents(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void expect_part(const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
+}
+
+class Process {
+  public:
+    Process(const fs::path& directory, Arguments arguments, fs::path output)
+        : output_(std::move(output)) {
+        std::vector<char*> raw;
+        for (std::string& argument : arguments)
+            raw.push_back(argument.data());
+        raw.push_back(nullptr);
+        child_ = fork();
+        if (child_ == 0) {
+            const int file = open(output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+            dup2(file, STDOUT_FILENO);
+            dup2(file, STDERR_FILENO);
+            if (chdir(directory.c_str()) == 0)
+                execv(raw[0], raw.data());
+            _exit(127);
+        }
+    }
+    ~Process() {
+        if (child_ > 0) {
+            send(SIGKILL);
+            wait();
+        }
+    }
+    Process(Process&& other) noexcept
+        : child_(std::exchange(other.child_, -1)), output_(std::move(other.output_)) {}
+    Process& operator=(Process&& other) noexcept {
+        std::swap(child_, other.child_);
+        std::swap(output_, other.output_);
+        return *this;
+    }
+
+    void send(int signal) const { kill(child_, signal); }
+
+    /// Its exit code, or 1000 + the signal that ended it; -1 where it is still there.
+    int wait(std::chrono::seconds limit = 60s) {
+        const auto deadline = Clock::now() + limit;
+        for (int status = 0; Clock::now() < deadline; std::this_thread::sleep_for(5ms))
+            if (waitpid(child_, &status, WNOHANG) == child_) {
+                child_ = -1;
+                return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+            }
+        ADD_FAILURE() << "it hangs: " << text();
+        return -1;
+    }
+    std::string text() const { return contents(output_); }
+
+  private:
+    pid_t child_ = -1;
+    fs::path output_;
+};
+
+class FaultsTest : public testing::Test {
+  protected:
+    static constexpr int steps = 60;
+
+    FaultsTest() {
+        std::string pattern = (fs::temp_directory_path() / "faults_test_XXXXXX").string();
+        check(mkdtemp(pattern.data()) != nullptr, "no temporary directory");
+        root_ = pattern;
+        std::ofstream(root_ / "tiny.yaml")
+            << "model: {name: linear}\n"
+            << "data: {dataset: synthetic, batch_size: 128, workers: 1}\n"
+            << "train: {epochs: 9, max_steps: " << steps << ", eval_every_epochs: 0}\n"
+            << "threads: 1\n"
+            << "optim: {lr: 0.02, schedule: {type: cosine}}\n"
+            << "comm: {timeout: 20s, lease: 2s, emulate: {step_time: 20ms}}\n"
+            << "checkpoint: {every_steps: 5, every_epochs: 0, keep: 99}\n";
+    }
+    ~FaultsTest() override { fs::remove_all(root_); }
+
+    Process program(const std::string& run, const Arguments& options,
+                    const Arguments& assignments) {
+        Arguments all{TRAINER_BINARY_DIR "/tools/trainer/trainer", "--config", "tiny.yaml"};
+        all.insert(all.end(), options.begin(), options.end());
+        for (const std::string& assignment : shared_) {
+            all.emplace_back("--set");
+            all.push_back(assignment);
+        }
+        for (const std::string& assignment : assignments) {
+            all.emplace_back("--set");
+            all.push_back(assignment);
+        }
+        all.insert(all.end(), {"--set", "checkpoint.dir=" + run, "--set", "log.dir=" + run});
+        return {root_, all, root_ / ("output" + std::to_string(++started_))};
+    }
+
+    /// Starts a server; at port 0 it waits until it listens and remembers where.
+    Process server(const std::string& run, size_t index, const Arguments& assignments = {}) {
+        addresses_.resize(std::max(addresses_.size(), index + 1));
+        const bool known = !addresses_[index].empty();
+        Process process = program(run,
+                                  {"--role=server", "--rank=" + std::to_string(index),
+                                   "--listen=" + (known ? addresses_[index] : "127.0.0.1:0")},
+                                  assignments);
+        const std::string mark = "others call it ";
+        for (int i = 0; i < 4000 && addresses_[index].empty(); ++i) {
+            std::this_thread::sleep_for(5ms);
+            const std::string text = process.text();
+            const size_t at = text.find(mark), end = text.find('\n', at);
+            if (at != std::string::npos && end != std::string::npos)
+                addresses_[index] = text.substr(at + mark.size(), end - at - mark.size());
+        }
+        return process;
+    }
+    Process worker(const std::string& run, int rank, const Arguments& assignments = {}) {
+        std::string list;
+        for (const std::string& address : addresses_)
+            list += (list.empty() ? "" : ",") + address;
+        return program(run,
+                       {"--role=worker", "--rank=" + std::to_string(rank), "--servers=" + list},
+                       assignments);
+    }
+
+    /// All processes of a run with the settings in shared_.
+    void start(const std::string& run, size_t servers, int workers, int late = 0) {
+        shared_.push_back("distributed.servers=" + std::to_string(servers));
+        shared_.push_back("distributed.workers=" + std::to_string(workers));
+        for (size_t i = 0; i < servers; ++i)
+            servers_.push_back(server(run, i));
+        for (int i = 0; i < workers - late; ++i)
+            workers_.push_back(worker(run, i));
+    }
+    void expect_all_done() {
+        for (Process& process : workers_)
+            EXPECT_EQ(process.wait(), 0) << process.text();
+        for (Process& process : servers_)
+            EXPECT_EQ(process.wait(), 0) << process.text();
+    }
+
+    void await_step(const std::string& run, int step) const {
+        const fs::path file = root_ / run / ("step-" + std::to_string(step)) / "state.safetensors";
+        for (int i = 0; i < 6000 && !fs::exists(file); ++i)
+            std::this_thread::sleep_for(5ms);
+        ASSERT_TRUE(fs::exists(file)) << file;
+    }
+    std::string log(const std::string& run) const { return contents(root_ / run / "trainer.log"); }
+    std::string result(const std::string& run, const char* file) const {
+        return contents(root_ / run / ("step-" + std::to_string(steps)) / file);
+    }
+    void expect_same(const std::string& one, const std::string& other) const {
+        for (const char* file : {"model.safetensors", "state.safetensors"}) {
+            EXPECT_GT(result(one, file).size(), 10000u);
+            EXPECT_TRUE(result(one, file) == result(other, file)) << file;
+        }
+    }
+    void write_secret(const std::string& name, const std::string& text) const {
+        std::ofstream(root_ / name) << text << "\n";
+        chmod((root_ / name).c_str(), 0600);
+    }
+
+    fs::path root_;
+    Arguments shared_;
+    std::vector<std::string> addresses_;
+    std::vector<Process> servers_, workers_;
+    int started_ = 0;
+};
+
+// --- deaths that end the run ---
+
+TEST_F(FaultsTest, AWorkerThatHangsIsNamedWithItsLastSignOfLife) {
+    start("run", 2, 2);
+    await_step("run", 10);
+    workers_[1].send(SIGSTOP);
+    const auto begin = Clock::now();
+    EXPECT_EQ(servers_[0].wait(), 1);
+    EXPECT_EQ(workers_[0].wait(), 1);
+    EXPECT_EQ(servers_[1].wait(), 1);
+    EXPECT_LT(Clock::now() - begin, 10s);
+    for (const std::string& text : {servers_[0].text(), workers_[0].text()}) {
+        expect_part(text, "worker 1 on ");
+        expect_part(text, " is lost after step ");
+        expect_part(text, "it has given no sign of life for 2.00 s, the last at ");
+    }
+}
+
+TEST_F(FaultsTest, AServerThatHangsIsNoticed) {
+    shared_.push_back("comm.timeout=3s");
+    start("run", 2, 2);
+    await_step("run", 10);
+    servers_[0].send(SIGSTOP);
+    const auto begin = Clock::now();
+    EXPECT_EQ(workers_[0].wait(), 1);
+    EXPECT_EQ(workers_[1].wait(), 1);
+    EXPECT_EQ(servers_[1].wait(), 1);
+    EXPECT_LT(Clock::now() - begin, 20s);
+    expect_part(workers_[0].text(), "server 0 at " + addresses_[0]);
+    expect_part(workers_[0].text(), "no sign of life for 2.00 s, the last at ");
+}
+
+// --- deaths that do not ---
+
+TEST_F(FaultsTest, OthersGoOnAndOneWhoComesBackTakesPart) {
+    for (const std::string variant : {"ssgd", "asgd", "ssdsgd", "localsgd"}) {
+        SCOPED_TRACE(variant);
+        shared_ = {"distributed.on_worker_loss=continue",
+                   "distributed.variant=" + variant,
+                   "train.max_steps=0",
+                   "train.epochs=4",
+                   "distributed.delay_steps=3",
+                   "distributed.local_steps=4"};
+        addresses_.clear();
+        servers_.clear();
+        workers_.clear();
+        start(variant, 2, 3);
+        await_step(variant, 10);
+        workers_[1].send(SIGKILL);
+        EXPECT_EQ(workers_[1].wait(), 1000 + SIGKILL);
+        for (int i = 0; i < 4000 && log(variant).find(" 2 of 3 workers") == std::string::npos; ++i)
+            std::this_thread::sleep_for(5ms);
+        workers_[1] = worker(variant, 1);
+        expect_all_done();
+        const std::string text = log(variant);
+        expect_part(text, "worker 1 on ");
+        expect_part(text, "were lost with worker 1");
+        expect_part(text, " 2 of 3 workers: 0, 2;");
+        expect_part(text, " 3 of 3 workers: 0, 1, 2;");
+        expect_part(text, "epoch 4/4  training");
+        expect_part(text, "samples, with workers");
+    }
+}
+
+TEST_F(FaultsTest, TheWorkerThatEvaluatesMayBeLostToo) {
+    shared_ = {"distributed.on_worker_loss=continue", "train.max_steps=0", "train.epochs=4",
+               "train.eval_every_epochs=1"};
+    start("run", 2, 2);
+    await_step("run", 10);
+    workers_[0].send(SIGKILL);
+    EXPECT_EQ(workers_[0].wait(), 1000 + SIGKILL);
+    EXPECT_EQ(workers_[1].wait(), 0) << workers_[1].text();
+    EXPECT_EQ(servers_[0].wait(), 0) << servers_[0].text();
+    EXPECT_EQ(servers_[1].wait(), 0) << servers_[1].text();
+    expect_part(log("run"), "epoch 4/4  test");
+}
+
+TEST_F(FaultsTest, AKilledServerComesBackAndNothingIsLost) {
+    for (const std::string variant : {"ssgd", "cdsgd"}) {
+        SCOPED_TRACE(variant);
+        shared_ = {"distributed.variant=" + variant, "distributed.delay_steps=3"};
+        addresses_.clear();
+        servers_.clear();
+        workers_.clear();
+        Arguments alone = shared_;
+        alone.insert(alone.end(), {"distributed.workers=2", "comm.emulate={}"});
+        EXPECT_EQ(program(variant + "-whole", {}, alone).wait(), 0);
+        start(variant, 2, 2);
+        for (const size_t victim : {0, 1, 0}) {
+            await_step(variant, victim == 0 ? 10 : 25);
+            servers_[victim].send(SIGKILL);
+            EXPECT_EQ(servers_[victim].wait(), 1000 + SIGKILL);
+            servers_[victim] = server(variant, victim);
+            std::this_thread::sleep_for(500ms);
+        }
+        expect_all_done();
+        expect_same(variant + "-whole", variant);
+        expect_part(workers_[0].text(), "again        server ");
+    }
+}
+
+TEST_F(FaultsTest, APreemptedWorkerLeavesAlone) {
+    shared_.push_back("distributed.on_worker_loss=continue");
+    start("run", 1, 3);
+    await_step("run", 10);
+    workers_[2].send(SIGTERM);
+    EXPECT_EQ(workers_[2].wait(), 75) << workers_[2].text();
+    EXPECT_EQ(workers_[0].wait(), 0) << workers_[0].text();
+    EXPECT_EQ(workers_[1].wait(), 0) << workers_[1].text();
+    EXPECT_EQ(servers_[0].wait(), 0) << servers_[0].text();
+    expect_part(log("run"), " 2 of 3 workers: 0, 1;");
+    EXPECT_EQ(log("run").find("were lost"), std::string::npos);
+}
+
+TEST_F(FaultsTest, ASignalToServer0StopsAllWithACheckpoint) {
+    shared_.push_back("distributed.on_worker_loss=continue");
+    start("run", 2, 2);
+    await_step("run", 10);
+    servers_[0].send(SIGTERM);
+    for (Process& process : workers_)
+        EXPECT_EQ(process.wait(), 75) << process.text();
+    for (Process& process : servers_)
+        EXPECT_EQ(process.wait(), 75) << process.text();
+    expect_part(log("run"), "stopped by signal 15 after step ");
+}
+
+TEST_F(FaultsTest, BackupWorkersDoNotWaitForAStraggler) {
+    shared_ = {"distributed.backup_workers=1", "distributed.servers=1", "distributed.workers=3",
+               "checkpoint.every_steps=0", "train.max_steps=50"};
+    servers_.push_back(server("run", 0));
+    const auto begin = Clock::now();
+    workers_.push_back(worker("run", 0));
+    workers_.push_back(worker("run", 1));
+    workers_.push_back(worker("run", 2, {"comm.emulate.step_time=400ms"}));
+    expect_all_done();
+    EXPECT_LT(Clock::now() - begin, 15s);  // 50 steps of 400 ms are 20 s
+    expect_part(log("run"), "pushes came after their step was closed");
+    expect_part(log("run"), "slowest      worker 2");
+    expect_part(workers_[2].text(), "steps were closed without this worker");
+}
+
+// --- strangers ---
+
+TEST_F(FaultsTest, OnlyWhoKnowsTheSecretTakesPart) {
+#ifndef TRAINER_HAVE_OPENSSL
+    GTEST_SKIP() << "built without OpenSSL";
+#endif
+    write_secret("secret", "correct horse battery staple");
+    write_secret("other", "incorrect horse battery staple");
+    shared_ = {"comm.secret_file=secret", "train.max_steps=10", "distributed.workers=2",
+               "comm.timeout=60s"};
+    servers_.push_back(server("run", 0));
+    workers_.push_back(worker("run", 0));
+    Process wrong = worker("wrong", 1, {"comm.secret_file=other"});
+    EXPECT_EQ(wrong.wait(), 1);
+    expect_part(wrong.text(), "its secret is not this server's");
+    Process none = worker("none", 1, {"comm.secret_file=\"\""});
+    EXPECT_EQ(none.wait(), 1);
+    expect_part(none.text(), "this server wants the run's secret");
+    workers_.push_back(worker("run", 1));
+    expect_all_done();
+
+    // And a server that does not know it is not taken for one that does.
+    addresses_.clear();
+    Process impostor = server("impostor", 0, {"comm.secret_file=\"\""});
+    Process deceived = worker("deceived", 0);
+    EXPECT_EQ(deceived.wait(), 1);
+    expect_part(deceived.text(), "comm.secret_file");
+
+    for (const auto& entry : fs::recursive_directory_iterator(root_)) {
+        const std::string name = entry.path().filename();
+        if (entry.is_regular_file() && name != "secret" && name != "other") {
+            EXPECT_EQ(contents(entry.path()).find("horse battery"), std::string::npos) << name;
+        }
+    }
+}
+
+TEST_F(FaultsTest, SecretsThatAreNoneAreRefused) {
+#ifndef TRAINER_HAVE_OPENSSL
+    GTEST_SKIP() << "built without OpenSSL";
+#endif
+    write_secret("short", "hunter2");
+    write_secret("open", "a secret that all can read");
+    chmod((root_ / "open").c_str(), 0644);
+    const auto refusal = [&](const std::string& file) {
+        Process process = program("run", {"--role=server"}, {"comm.secret_file=" + file});
+        EXPECT_EQ(process.wait(), 2);
+        return process.text();
+    };
+    expect_part(refusal("short"), "holds fewer than 16 bytes");
+    expect_part(refusal("open"), "others than its owner may use");
+    expect_part(refusal("none"), "cannot be read");
+}
+
+TEST_F(FaultsTest, AServerListensToOtherMachinesOnlyWithASecret) {
+    Process open_to_all = program("run", {"--role=server", "--listen=0.0.0.0:0"}, {});
+    EXPECT_EQ(open_to_all.wait(), 2);
+    expect_part(open_to_all.text(), "is open to other machines");
+    Process knows = program("run", {"--role=server", "--listen=0.0.0.0:0", "--insecure"},
+                            {"comm.timeout=200ms"});
+    EXPECT_EQ(knows.wait(), 1);
+    expect_part(knows.text(), "workers have not come");
+}
+
+TEST_F(FaultsTest, TlsIsForThoseOfOneAuthority) {
+#ifndef TRAINER_HAVE_OPENSSL
+    GTEST_SKIP() << "built without OpenSSL";
+#endif
+    if (std::system("openssl version >/dev/null 2>&1") != 0)
+        GTEST_SKIP() << "the program openssl is not here to make certificates";
+    const std::string in = "cd " + root_.string() + " && ";
+    const auto run = [&](const std::string& command) {
+        ASSERT_EQ(std::system((in + command + " >/dev/null 2>&1").c_str()), 0) << command;
+    };
+    for (const std::string ca : {"ours", "theirs"}) {
+        run("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "
+            "/CN=" +
+            ca + " -keyout " + ca + ".key -out " + ca + ".pem");
+        run("openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=node "
+            "-keyout " +
+            ca + "-node.key -out node.csr");
+        run("openssl x509 -req -in node.csr -days 2 -CA " + ca + ".pem -CAkey " + ca +
+            ".key -CAcreateserial -out " + ca + "-node.pem");
+    }
+    const auto tls = [](const std::string& ca) {
+        return "comm.tls={cert: " + ca + "-node.pem, key: " + ca + "-node.key, ca: " + ca + ".pem}";
+    };
+    EXPECT_EQ(program("whole", {}, {"distributed.workers=2"}).wait(), 0);
+    shared_ = {tls("ours"), "comm.timeout=60s"};
+    start("run", 2, 2, 1);
+    Process stranger = worker("stranger", 1, {tls("theirs")});
+    EXPECT_EQ(stranger.wait(), 1);
+    expect_part(stranger.text(), "certificate");
+    Process plain = worker("plain", 1, {"comm.tls={}", "comm.timeout=4s"});
+    EXPECT_EQ(plain.wait(), 1);
+    workers_.push_back(worker("run", 1));
+    expect_all_done();
+    expect_same("whole", "run");
+}
+
+/// Connects to 127.0.0.1:PORT; -1 where that fails.
+int connect_to(const std::string& address) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0)
+        return fd;
+    ::close(fd);
+    return -1;
+}
+
+TEST_F(FaultsTest, IdleGarbageAndDrippingConnectionsDoNotDisturb) {
+    EXPECT_EQ(program("whole", {}, {"distributed.workers=2"}).wait(), 0);
+    start("run", 1, 2);
+    await_step("run", 0);
+    std::vector<int> open;
+    const std::string garbage(4000, 'x');
+    for (int i = 0; i < 200; ++i) {
+        const int fd = connect_to(addresses_[0]);
+        ASSERT_GE(fd, 0);
+        open.push_back(fd);
+        if (i % 4 == 0) {
+            EXPECT_GT(::send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL), 0);
+        }
+    }
+    const int dripping = connect_to(addresses_[0]);
+    std::atomic<bool> over{false};
+    std::thread drip([&] {
+        for (const char byte : std::string("TRNR\2\0\1\0", 8)) {
+            for (int i = 0; i < 20 && !over; ++i)
+                std::this_thread::sleep_for(50ms);
+            if (over || ::send(dripping, &byte, 1, MSG_NOSIGNAL) != 1)
+                return;
+        }
+    });
+    expect_all_done();
+    over = true;
+    drip.join();
+    for (const int fd : open)
+        ::close(fd);
+    ::close(dripping);
+    expect_same("whole", "run");
+}
+
+}  // namespace
+}  // namespace trainer
