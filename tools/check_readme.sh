@@ -41,6 +41,8 @@ cut_short() {
             command+=" --set data.dir=$scratch/imagenet --set data.batch_size=8"
     elif [[ $command == tools/compare\ *.yaml* ]]; then
         command+=" --runs $scratch/runs/compare --set train.max_steps=3"
+    elif [[ $command == tools/drill.sh* ]]; then
+        command+=" --faults 5"
     elif [[ $command == tools/reproduce.sh* ]]; then
         command="STEPS=2 RUNS=$scratch/runs/reproduce $command resnet20"
     fi
