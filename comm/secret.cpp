@@ -34,6 +34,8 @@ std::shared_ptr<const Secret> Secret::read(const std::string& file) {
     struct stat status {};
     if (!stream || ::stat(file.c_str(), &status) != 0)
         throw UsageError("comm.secret_file: '" + file + "' cannot be read");
+    if (S_ISDIR(status.st_mode))
+        throw UsageError("comm.secret_file: '" + file + "' is a folder; name the file in it");
     if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
         throw UsageError("comm.secret_file: others than its owner may use '" + file +
                          "'; do chmod 600 " + file);

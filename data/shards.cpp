@@ -325,7 +325,9 @@ bool has_shards(const fs::path& directory, const std::string& split) {
 std::vector<fs::path> list_shards(const fs::path& directory, const std::string& split) {
     const std::vector<std::string> names = shard_names(directory, split);
     if (names.empty())
-        throw Error("'" + directory.string() + "' holds no shards " + split + "-*.shard");
+        throw Error(
+            "'" + directory.string() + "' holds no shards " + split + "-*.shard" +
+            (split == "val" ? "; pack it again with a val/ or convert folder --split 0.1" : ""));
     unsigned number = 0, count = 0;
     std::sscanf(names[0].c_str() + split.size(), "-%u-of-%u", &number, &count);
     std::vector<fs::path> paths;

@@ -379,8 +379,8 @@ TEST_P(ClusterTest, MessagesOutOfPlaceEndTheRunWithAReason) {
     Cluster cluster(GetParam(), 1, 2, 10);
     LinkOptions other_cuts = cluster.worker;
     other_cuts.cuts = {0, 7, 10};  // the servers' are 0, 5, 10
+    std::vector<float> slab(10);  // outlives the link: what goes to server 1 may still be under way
     const auto link = cluster.link(other_cuts);
-    std::vector<float> slab(10);
     const Ticket push = link->push(0, {0, 10}, reinterpret_cast<const std::byte*>(slab.data()));
     const std::string error = error_of([&] { cluster.servers[0].endpoint->wait_finished(10s); });
     EXPECT_TRUE(error.ends_with("its push of elements 0 to 7 is not for this server")) << error;

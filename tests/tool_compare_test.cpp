@@ -96,14 +96,16 @@ TEST_F(CompareTest, TheTableIsForPeopleAndForMarkdown) {
     EXPECT_TRUE(table().starts_with("| run  | variant | workers |")) << table();
     EXPECT_NE(table().find("|\n|---|---|---:|"), std::string::npos) << table();
     EXPECT_NE(table().find("| tiny | ssgd    |       2 |"), std::string::npos) << table();
-    ASSERT_EQ(compare("runs/compare/tiny"), 0) << errors();  // only reads
+    ASSERT_EQ(compare("'..: runs/compare/tiny'"), 0) << errors();  // only reads
+    EXPECT_NE(table().find("\n..   ssgd "), std::string::npos) << table();
+    ASSERT_EQ(compare("runs/compare/tiny"), 0) << errors();
     EXPECT_NE(table().find("\ntiny  ssgd "), std::string::npos) << table();
 }
 
 TEST_F(CompareTest, ARunThatFailsIsToldAndLeftOut) {
     const std::string quick =
         "--runs none --runs runs --set comm.emulate={} --set train.max_steps=2";
-    EXPECT_EQ(compare(quick + " tiny.yaml 'bad: tiny.yaml distributed.delay_steps=0'"), 1);
+    EXPECT_EQ(compare(quick + " tiny.yaml 'bad: tiny.yaml data.batch_size=8192'"), 1);
     EXPECT_NE(errors().find("compare: bad failed (exit code 2, above: why); left out"),
               std::string::npos)
         << errors();
@@ -129,8 +131,16 @@ TEST_F(CompareTest, WhatItCannotDoIsSaid) {
               "compare: error: 'nothing' is no run, and no config (whose name ends in .yaml)\n");
     EXPECT_EQ(compare("tiny.yaml tiny.yaml"), 2);
     EXPECT_EQ(errors(),
-              "compare: error: 'tiny' is there twice; give one a label: 'NAME: "
-              "tiny.yaml'\n");
+              "compare: error: 'tiny.yaml' would go where another entry goes, runs/compare/tiny; "
+              "give it a label of its own: 'LABEL: CONFIG'\n");
+    EXPECT_EQ(compare("tiny.yaml 'worse: tiny.yaml optim.lrr=1'"), 2);  // before any has run
+    EXPECT_NE(errors().find("optim.lrr: unknown key"), std::string::npos) << errors();
+    EXPECT_NE(errors().find("compare: error: 'worse' is no config to run"), std::string::npos);
+    EXPECT_FALSE(fs::exists(root_ / "runs"));
+    EXPECT_EQ(compare("tiny.yaml --set log.dir=x"), 2);
+    EXPECT_EQ(errors(),
+              "compare: error: --set: 'log.dir=x': each run has a folder of its own below "
+              "--runs\n");
     EXPECT_EQ(compare("'tiny.yaml optim.lr'"), 2);
     EXPECT_EQ(errors(), "compare: error: 'tiny.yaml optim.lr': 'optim.lr' is not KEY=VALUE\n");
     EXPECT_EQ(compare("errors"), 2);  // a file, of no run

@@ -338,8 +338,7 @@ TEST_F(TrainingTest, EvalIsWhatTrainingLogged) {
     expect_part(none.text, "no checkpoint at 'runs/a/step-12345'");
     const Outcome all = run("a", {"eval", "--checkpoint", "runs/a"});
     EXPECT_EQ(all.code, 1);
-    expect_part(all.text,
-                "'runs/a' is no checkpoint but holds some; name one, as 'runs/a/latest'");
+    expect_part(all.text, "'runs/a' is no checkpoint but holds some; name one, as 'runs/a/latest'");
 }
 
 TEST_F(TrainingTest, AFinishedRunAndMoreEpochs) {

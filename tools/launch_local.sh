@@ -18,6 +18,7 @@ while (($# > 0)); do
         -n) workers=${2:-} && shift ;;
         -s*) servers=${1#-s} ;;
         -n*) workers=${1#-n} ;;
+        -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
         *) arguments+=("$1") ;;
     esac
     shift

@@ -319,6 +319,10 @@ class SplitPacker {
 int pack(const PackOptions& options, const std::function<bool()>& stop) {
     if (options.resize > 0 && !has_jpeg_library())
         throw UsageError("--resize: this build was made without libjpeg-turbo");
+    const auto from = fs::weakly_canonical(options.from), to = fs::weakly_canonical(options.to);
+    if (std::ranges::mismatch(from, to).in1 == from.end())
+        throw UsageError("'" + options.to.string() + "' lies in '" + options.from.string() +
+                         "', whose folders are classes; pack into another place");
     const FolderLayout layout{options.from, options.val_labels, options.held_out};
     FolderListing training = layout.list(Split::train);
     std::vector<std::pair<std::string, FolderListing>> splits;
@@ -328,6 +332,10 @@ int pack(const PackOptions& options, const std::function<bool()>& stop) {
             throw Error("'" + options.from.string() +
                         "': the validation images have other classes than the training images");
         splits.emplace_back("val", std::move(test));
+    } else {
+        std::cerr << "convert: warning: '" << options.from.string()
+                  << "' has no val/, so the shards have no images to test with, which training "
+                     "wants; convert folder --split 0.1 holds some out\n";
     }
     splits.emplace(splits.begin(), "train", std::move(training));
     fs::create_directories(options.to);

@@ -89,19 +89,27 @@ std::string as_name(const std::string& text) {
     std::string name;
     for (const char c : text)
         name += std::isalnum(static_cast<unsigned char>(c)) || std::strchr("._-+=", c) ? c : '_';
-    return name;
+    return name.find_first_not_of('.') == std::string::npos ? "_" + name : name;
+}
+
+/// A key that --set may have here.
+void check_key(const std::string& key, const std::string& where) {
+    if (key.find('=') == std::string::npos)
+        throw UsageError(where + ": '" + key + "' is not KEY=VALUE");
+    if (key.starts_with("log.dir=") || key.starts_with("checkpoint.dir="))
+        throw UsageError(where + ": '" + key + "': each run has a folder of its own below --runs");
 }
 
 Entry entry_of(const std::string& text, const Options& options) {
     Entry entry;
-    if (fs::exists(text) && (fs::is_directory(text) || !text.ends_with(".yaml"))) {
-        entry.log = text;
-        return entry;
-    }
     std::string rest = text;
-    if (const size_t colon = text.find(": "); colon != std::string::npos) {
+    if (const size_t colon = text.find(": "); colon != std::string::npos && !fs::exists(text)) {
         entry.label = text.substr(0, colon);
         rest = text.substr(colon + 2);
+    }
+    if (fs::exists(rest) && (fs::is_directory(rest) || !rest.ends_with(".yaml"))) {
+        entry.log = rest;
+        return entry;
     }
     std::istringstream words(rest);
     words >> entry.config;
@@ -110,8 +118,7 @@ Entry entry_of(const std::string& text, const Options& options) {
     if (!entry.config.ends_with(".yaml"))
         throw UsageError("'" + text + "' is no run, and no config (whose name ends in .yaml)");
     for (const std::string& key : entry.keys)
-        if (key.find('=') == std::string::npos)
-            throw UsageError("'" + text + "': '" + key + "' is not KEY=VALUE");
+        check_key(key, "'" + text + "'");
     if (entry.label.empty()) {
         entry.label = fs::path(entry.config).stem();
         for (const std::string& key : entry.keys)
@@ -130,9 +137,11 @@ sigset_t watched_signals() {
 }
 
 /// Runs the trainer to its end; returns its exit code. What it says goes to this program's errors,
-/// so that the table alone is its output.
-int run_trainer(const Entry& entry, const Options& options) {
+/// so that the table alone is its output. With `only_look` it looks at its config and no more.
+int run_trainer(const Entry& entry, const Options& options, bool only_look) {
     std::vector<std::string> arguments{options.trainer, "--config", entry.config};
+    if (only_look)
+        arguments.push_back("--print-config");
     const auto set = [&](const std::string& assignment) {
         arguments.push_back("--set");
         arguments.push_back(assignment);
@@ -148,7 +157,10 @@ int run_trainer(const Entry& entry, const Options& options) {
 
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+    if (only_look)
+        posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    else
+        posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     sigset_t none;
@@ -181,6 +193,9 @@ int run_trainer(const Entry& entry, const Options& options) {
 int run_all(std::vector<Entry>& entries, const Options& options) {
     const sigset_t watched = watched_signals();
     sigprocmask(SIG_BLOCK, &watched, nullptr);
+    for (const Entry& entry : entries)  // all of them, before hours go into the first
+        if (!entry.config.empty() && run_trainer(entry, options, true) != 0)
+            throw UsageError("'" + entry.label + "' is no config to run (above: why)");
     int code = 0;
     std::vector<Entry> done;
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -188,7 +203,7 @@ int run_all(std::vector<Entry>& entries, const Options& options) {
         if (!entry.config.empty()) {
             std::cerr << "compare: " << i + 1 << " of " << entries.size() << ": " << entry.label
                       << " -> " << entry.log.string() << std::endl;
-            const int result = run_trainer(entry, options);
+            const int result = run_trainer(entry, options, false);
             if (result == stopped) {
                 std::cerr << "compare: stopped; the same command goes on\n";
                 return stopped;
@@ -212,12 +227,15 @@ int run(const Options& options) {
         return 0;
     }
     std::vector<Entry> entries;
+    for (const std::string& key : options.common)
+        check_key(key, "--set");
     for (const std::string& text : options.entries) {
         Entry entry = entry_of(text, options);
         for (const Entry& other : entries)
             if (other.log == entry.log)
-                throw UsageError("'" + other.label + "' is there twice; give one a label: '" +
-                                 "NAME: " + text + "'");
+                throw UsageError("'" + text + "' would go where another entry goes, " +
+                                 entry.log.string() +
+                                 "; give it a label of its own: 'LABEL: CONFIG'");
         entries.push_back(std::move(entry));
     }
     const int code = run_all(entries, options);

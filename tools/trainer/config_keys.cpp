@@ -88,7 +88,7 @@ std::vector<Key> data_keys(Config& c) {
             "photographs: shorter side in evaluation; auto: 256 for 224"),
         key("data.exif_orientation", data.exif_orientation, boolean(), result,
             "photographs are turned as the camera noted"),
-        key("data.on_corrupt", data.on_corrupt, one_of({"fail", "skip"}), result,
+        key("data.on_corrupt", data.on_corrupt, one_of({"fail", "skip"}), run,
             "what a damaged photograph does"),
         key("data.val_labels", data.val_labels, text(true), run,
             "file with the classes of a val/ without class folders"),

@@ -99,7 +99,7 @@ class Trainer {
     Clock::time_point started_ = Clock::now();
     Spent spent_;
     Spent window_start_, epoch_start_;  // what it was at the last record of a step, of an epoch
-    Spent spent_at_hint_;  // and when hint_at_data() last looked
+    Spent spent_at_hint_;               // and when hint_at_data() last looked
     SourceTimes times_at_hint_;
     double lr_ = 0;
     double recent_step_seconds_ = 0;  // smoothed
