@@ -162,11 +162,7 @@ void ErrorFeedback::encode(std::span<const Segment> segments, std::span<const fl
         in_runs(segment.range.count, [&](int64_t first, int64_t count) {
             const auto g = part(gradients, segment.range.first + first, count);
             const auto e = part(residual_, segment.range.first + first, count);
-            std::byte* codes = out + codec_.code_bytes(first);
-            for (size_t i = 0; i < e.size(); ++i)
-                e[i] += g[i];
-            codec_.encode(e, scale, codes);
-            codec_.add_decoded(codes, scale, -1, e);
+            codec_.encode_with_feedback(g, e, scale, out + codec_.code_bytes(first));
         });
         out += codec_.code_bytes(segment.range.count);
     }

@@ -56,9 +56,6 @@ void add_word16(uint32_t word, float step, float* sum) {
 // e <- e + g and what is left of it, with the word that is sent.
 uint32_t feed_word16(const float* gradients, float* residual, float threshold) {
     const __m512 size = _mm512_set1_ps(threshold);
-    // The hardware alone does not keep two streams of reads and one of writes busy.
-    _mm_prefetch(reinterpret_cast<const char*>(residual + 512), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(gradients + 512), _MM_HINT_T0);
     __m512 e = _mm512_add_ps(_mm512_loadu_ps(residual), _mm512_loadu_ps(gradients));
     const __mmask16 up = _mm512_cmp_ps_mask(e, size, _CMP_GE_OQ);
     const __mmask16 down =
