@@ -3,31 +3,17 @@
 // Prints a table, then one JSON line a codec. Usage: codec [MiB of floats] [rounds]
 #include "optim/codec.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 
 #include "engine/memory.h"
 #include "engine/random.h"
+#include "tools/bench/stopwatch.h"
 
 namespace {
 
 using namespace trainer;
-
-double seconds(const std::function<void()>& work) {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
-                     values.end());
-    return values[values.size() / 2];
-}
 
 struct Measured {
     std::string name;

@@ -3,32 +3,18 @@
 // answered, for each codec that pushes use. GB of floats pushed a second (all workers together),
 // next to memcpy of as many floats in the same run (rounds interleaved, medians). Prints a table,
 // then one JSON line a codec. Usage: server [MiB of floats] [rounds] [workers]
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 
 #include "engine/memory.h"
 #include "engine/random.h"
 #include "optim/shard.h"
+#include "tools/bench/stopwatch.h"
 
 namespace {
 
 using namespace trainer;
-
-double seconds(const std::function<void()>& work) {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
-                     values.end());
-    return values[values.size() / 2];
-}
 
 /// A server of the whole table, and what its workers push in every step: one push a tensor.
 struct Job {
