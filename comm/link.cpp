@@ -21,10 +21,6 @@ using std::chrono::milliseconds;
 // message takes.
 constexpr std::chrono::microseconds spin_time{30};
 
-std::string seconds_of(milliseconds time) {
-    return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 4) + " s";
-}
-
 /// Time during which anything of a kind is under way.
 class BusyTime {
   public:

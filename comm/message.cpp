@@ -38,6 +38,10 @@ constexpr std::array<uint32_t, 256> crc_table = [] {
 
 }  // namespace
 
+std::string seconds_of(std::chrono::milliseconds time) {
+    return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 4) + " s";
+}
+
 std::string printable(std::span<const std::byte> bytes) {
     std::string text;
     for (const std::byte byte : bytes) {

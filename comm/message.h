@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -89,6 +90,9 @@ Crc32c checksum_of_header(std::span<const std::byte, header_bytes> bytes);
 
 /// Text that a peer sent, fit for a log: control characters become dots.
 std::string printable(std::span<const std::byte> bytes);
+
+/// For messages to people, e.g. "30.0 s".
+std::string seconds_of(std::chrono::milliseconds time);
 
 /// Little-endian numbers at the front of `bytes`.
 template <typename T>

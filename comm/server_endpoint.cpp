@@ -28,10 +28,6 @@ std::string text_of(std::span<const std::byte> bytes) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-std::string seconds_of(std::chrono::milliseconds time) {
-    return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 4) + " s";
-}
-
 bool inside(Range inner, Range outer) {
     return inner.first >= outer.first && inner.end() <= outer.end();
 }

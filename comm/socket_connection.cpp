@@ -32,10 +32,6 @@ constexpr size_t tls_record_bytes = 16 << 10;  // the largest of TLS
 constexpr std::chrono::seconds handshake_time{10};
 constexpr std::chrono::seconds linger_time{1};  // for the other end to read our last words
 
-std::string seconds_of(milliseconds time) {
-    return std::to_string(static_cast<double>(time.count()) / 1000).substr(0, 4) + " s";
-}
-
 /// The time so long ago, e.g. "14:03:59".
 std::string time_of_day(milliseconds ago) {
     const auto then = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now() - ago);

@@ -91,7 +91,8 @@ run_tests
 TRAINER_PRESET=ci check "README's commands" tools/check_readme.sh
 fuzzed=0
 tools/fuzz.sh "${FUZZ_SECONDS:-60}" message_fuzz || fuzzed=$?
-[ $fuzzed -ne 0 ] || tools/fuzz.sh "${FUZZ_SECONDS:-5}" || fuzzed=$?
+mapfile -t others < <(basename -s .cpp tests/fuzz/*_fuzz.cpp | grep -vx message_fuzz)
+[ $fuzzed -ne 0 ] || tools/fuzz.sh "${FUZZ_SECONDS:-5}" "${others[@]}" || fuzzed=$?
 if [ $fuzzed -eq 77 ]; then
     skipped=$((skipped + 1))
 else

@@ -104,24 +104,28 @@ void JobCoordinator::log_progress() {
             }
         }
         if (rhythm_.logs_window(step))
-            log_window(step, complete);
+            log_training(RecordType::step, step, complete, &job::Progress::window,
+                         &job::Progress::window_spent);
         if (rhythm_.logs_comm(step))
             log_comm(step, complete, ranks);
         if (rhythm_.logs_epoch(step))
-            log_epoch(step, complete);
+            log_training(RecordType::epoch, step, complete, &job::Progress::epoch,
+                         &job::Progress::epoch_spent);
         progress_.erase(progress_.begin());
     }
 }
 
-void JobCoordinator::log_window(int64_t step, const std::vector<job::Progress>& progress) {
-    Record record{.type = RecordType::step, .step = step, .epoch = epoch_of(step)};
+void JobCoordinator::log_training(RecordType type, int64_t step,
+                                  const std::vector<job::Progress>& progress,
+                                  LossSums job::Progress::*sums, job::Spent job::Progress::*spent) {
+    Record record{.type = type, .step = step, .epoch = epoch_of(step)};
     record.lr = learning_rate(plan_, rhythm_, step - 1);
     record.images_per_s = record.data_wait = 0;
     for (const job::Progress& worker : progress) {
-        record.sums += worker.window;
-        *record.images_per_s +=
-            share(static_cast<double>(worker.window_spent.images), worker.window_spent.step_s);
-        *record.data_wait += worker.window_spent.data_wait_s / static_cast<double>(progress.size());
+        const job::Spent& time = worker.*spent;
+        record.sums += worker.*sums;
+        *record.images_per_s += share(static_cast<double>(time.images), time.step_s);
+        *record.data_wait += time.data_wait_s / static_cast<double>(progress.size());
     }
     log_->record(record, position(step));
 }
@@ -160,19 +164,6 @@ void JobCoordinator::log_comm(int64_t step, const std::vector<job::Progress>& pr
         total.travel_s += link.travel_s;
         total.wait_s += exposed;
     }
-}
-
-void JobCoordinator::log_epoch(int64_t step, const std::vector<job::Progress>& progress) {
-    Record record{.type = RecordType::epoch, .step = step, .epoch = epoch_of(step)};
-    record.lr = learning_rate(plan_, rhythm_, step - 1);
-    record.images_per_s = record.data_wait = 0;
-    for (const job::Progress& worker : progress) {
-        record.sums += worker.epoch;
-        *record.images_per_s +=
-            share(static_cast<double>(worker.epoch_spent.images), worker.epoch_spent.step_s);
-        *record.data_wait += worker.epoch_spent.data_wait_s / static_cast<double>(progress.size());
-    }
-    log_->record(record, position(step));
 }
 
 // --- boundaries ----------------------------------------------------------------------------------

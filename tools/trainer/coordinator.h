@@ -81,8 +81,8 @@ class JobCoordinator final : public Coordinator {
     void log_progress();
     void log_comm(int64_t step, const std::vector<job::Progress>& progress,
                   const std::vector<int>& ranks);
-    void log_window(int64_t step, const std::vector<job::Progress>& progress);
-    void log_epoch(int64_t step, const std::vector<job::Progress>& progress);
+    void log_training(RecordType type, int64_t step, const std::vector<job::Progress>& progress,
+                      LossSums job::Progress::*sums, job::Spent job::Progress::*spent);
 
     void boundary(const Request& request, PooledBytes body);
     void look_at_boundary();
