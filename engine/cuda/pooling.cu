@@ -23,8 +23,8 @@ __global__ void max_pool_kernel(PoolShape p, const T* x, T* y, uint8_t* winners)
         const int row = static_cast<int>(pixel / p.out_width % p.out_height);
         const int64_t sample = pixel / p.out_width / p.out_height;
         const int top = row * p.stride - p.padding, left = column * p.stride - p.padding;
-        Vector<T, V> best;
-        int best_at[V];
+        auto best = Vector<T, V>::zero();
+        int best_at[V] = {};
         bool first = true;
         for (int a = max(0, -top); a < min(p.kernel, p.in_height - top); ++a)
             for (int b = max(0, -left); b < min(p.kernel, p.in_width - left); ++b) {
