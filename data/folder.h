@@ -20,7 +20,7 @@ struct FolderListing {
     std::vector<int32_t> labels;       ///< of each file
     std::vector<std::string> faults;   ///< "<path>: why" of what cannot be read, e.g. dead links
 
-    /// Moves the files for which `keep` (index) holds to another listing of the same classes.
+    /// A listing of the same classes and faults with the files for which `keep` (index) holds.
     template <typename Keep>
     FolderListing part(Keep keep) const {
         FolderListing result{directory, classes, {}, {}, faults};

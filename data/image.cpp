@@ -62,14 +62,19 @@ void turn_image(const Turn& turn, const Image& stored, Image& out) {
         }
 }
 
-void cut_out(const Image& image, const Box& box, Image& out) {
-    out.height = box.height;
-    out.width = box.width;
-    out.pixels.resize(static_cast<size_t>(box.height * box.width * 3));
-    for (int64_t y = 0; y < box.height; ++y)
-        std::memcpy(out.pixels.data() + y * box.width * 3,
-                    image.pixels.data() + ((box.top + y) * image.width + box.left) * 3,
-                    static_cast<size_t>(box.width * 3));
+void use_rows(const Image& image, const Box& box, const UseRow& use) {
+    for (int64_t y = box.top; y < box.top + box.height; ++y)
+        use(image.pixels.data() + (y * image.width + box.left) * 3);
+}
+
+/// Writes rows one behind the other to `image`, which becomes height x width.
+UseRow into(Image& image, int64_t height, int64_t width) {
+    image.height = height;
+    image.width = width;
+    image.pixels.resize(static_cast<size_t>(height * width * 3));
+    return [to = image.pixels.data(), length = width * 3](const uint8_t* row) mutable {
+        to = std::copy_n(row, length, to);
+    };
 }
 
 #ifdef TRAINER_HAVE_OPENCV
@@ -139,7 +144,7 @@ struct ImageDecoder::State {
     std::optional<Image> stored;  // whole, where only all of it can be decoded
     int64_t stored_height = 0, stored_width = 0;
     Turn turn{1};
-    Image part;
+    Image part, turned;  // of the box, as stored and upright
 };
 
 ImageDecoder::ImageDecoder(bool upright) : state_(std::make_unique<State>(upright)) {}
@@ -163,7 +168,8 @@ void ImageDecoder::open(std::span<const std::byte> bytes) {
             throw CorruptImage("a JPEG that is cut short (its end is missing)");
         // One without an end: whether only the marker is missing shows when all is decoded.
         if (has_jpeg_library() && s.info.end == 0)
-            s.jpeg.decode(bytes, s.info, {0, 0, s.info.height, s.info.width}, s.stored.emplace());
+            s.jpeg.decode(bytes, s.info, {0, 0, s.info.height, s.info.width},
+                          into(s.stored.emplace(), s.info.height, s.info.width));
     } else if (is_png(bytes)) {
         check_png_end(bytes);
     }
@@ -183,18 +189,26 @@ int64_t ImageDecoder::width() const {
 }
 
 void ImageDecoder::decode(const Box& box, Image& out) {
+    decode(box, into(out, box.height, box.width));
+}
+
+void ImageDecoder::decode(const Box& box, const UseRow& use) {
     State& s = *state_;
     check(box.top >= 0 && box.left >= 0 && box.height > 0 && box.width > 0 &&
               box.top + box.height <= height() && box.left + box.width <= width(),
           "a box inside the image");
     const Box stored = stored_box(s.turn, box, s.stored_height, s.stored_width);
-    Image& target = s.turn.nothing() ? out : s.part;
-    if (s.stored)
-        cut_out(*s.stored, stored, target);
-    else
-        s.jpeg.decode(s.bytes, s.info, stored, target);
-    if (!s.turn.nothing())
-        turn_image(s.turn, s.part, out);
+    const auto decode_stored = [&](const UseRow& use_stored) {
+        if (s.stored)
+            use_rows(*s.stored, stored, use_stored);
+        else
+            s.jpeg.decode(s.bytes, s.info, stored, use_stored);
+    };
+    if (s.turn.nothing())
+        return decode_stored(use);
+    decode_stored(into(s.part, stored.height, stored.width));
+    turn_image(s.turn, s.part, s.turned);
+    use_rows(s.turned, {0, 0, box.height, box.width}, use);
 }
 
 Image decode_image(std::span<const std::byte> bytes, const std::string& name, bool upright) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,6 +26,10 @@ struct Box {
     int64_t top = 0, left = 0, height = 0, width = 0;
     bool operator==(const Box&) const = default;
 };
+
+/// What takes the rows of an image, RGB, as they are decoded. It does not throw, and a row lives
+/// until it returns.
+using UseRow = std::function<void(const uint8_t* row)>;
 
 /// A file that is there and can be read, but is no image, or a damaged one.
 class CorruptImage : public Error {
@@ -60,6 +65,9 @@ class ImageDecoder {
     /// again. Throws as open(). With libjpeg-turbo the rest of a JPEG is mostly left undecoded, and
     /// damage there unseen.
     void decode(const Box& box, Image& out);
+
+    /// The same, row by row from top to bottom. Where it throws, some were given.
+    void decode(const Box& box, const UseRow& use);
 
   private:
     struct State;

@@ -89,15 +89,17 @@ struct JpegDecoder::State {
     jpeg_source_mgr source{};
     Failure failure{};
     std::vector<uint8_t> row;  // of the columns that are decoded
+    std::vector<uint8_t> rgb;  // of the box, where it was inks
 
     // Returns whether it went well; failure.message says why not.
     bool decode(std::span<const std::byte> bytes, const JpegInfo& known, const Box& box,
-                uint8_t* out);
-    void read_rows(const Box& box, uint8_t* out);
+                const UseRow& use);
+    void read_rows(const Box& box, const UseRow& use);
+    uint8_t* place_of_row();
 };
 
 bool JpegDecoder::State::decode(std::span<const std::byte> bytes, const JpegInfo& known,
-                                const Box& box, uint8_t* out) {
+                                const Box& box, const UseRow& use) {
     if (setjmp(failure.back) != 0) {
         jpeg_abort_decompress(&info);
         return false;
@@ -114,15 +116,22 @@ bool JpegDecoder::State::decode(std::span<const std::byte> bytes, const JpegInfo
     const bool inks = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
     info.out_color_space = inks ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(&info);
-    read_rows(box, out);
+    read_rows(box, use);
     jpeg_abort_decompress(&info);
     return true;
 }
 
-void JpegDecoder::State::read_rows(const Box& box, uint8_t* out) {
-    // Chroma at the edge of a crop is interpolated without its neighbour: a few more columns give
-    // every pixel of the box what the whole image would.
-    constexpr int64_t margin = 8;
+/// In `row`, 1 behind a multiple of 32: to those libjpeg-turbo writes past the caches, from which
+/// the row is read at once.
+uint8_t* JpegDecoder::State::place_of_row() {
+    const auto address = reinterpret_cast<uintptr_t>(row.data());
+    return row.data() + (32 - address % 32) + 1;
+}
+
+void JpegDecoder::State::read_rows(const Box& box, const UseRow& use) {
+    // Chroma at the edge of a crop is interpolated without its neighbour: where it is stored more
+    // coarsely, a few more columns give every pixel of the box what the whole image would.
+    const int64_t margin = info.max_h_samp_factor > 1 ? 8 : 0;
     const int64_t whole = info.image_width;
     const int64_t first = std::max<int64_t>(0, box.left - margin);
     const int64_t last = std::min(whole, box.left + box.width + margin);
@@ -133,14 +142,13 @@ void JpegDecoder::State::read_rows(const Box& box, uint8_t* out) {
     if (box.top > 0)
         jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(box.top));
     const int channels = info.output_components;
-    const uint8_t* start = row.data() + (box.left - left) * channels;
-    JSAMPROW rows[] = {row.data()};
-    for (int64_t y = 0; y < box.height; ++y, out += box.width * 3) {
+    JSAMPROW rows[] = {place_of_row()};
+    const uint8_t* start = rows[0] + (box.left - left) * channels;
+    for (int64_t y = 0; y < box.height; ++y) {
         jpeg_read_scanlines(&info, rows, 1);
         if (channels == 4)
-            cmyk_to_rgb(start, info.saw_Adobe_marker != FALSE, box.width, out);
-        else
-            std::memcpy(out, start, static_cast<size_t>(box.width) * 3);
+            cmyk_to_rgb(start, info.saw_Adobe_marker != FALSE, box.width, rgb.data());
+        use(channels == 4 ? rgb.data() : start);
     }
 }
 
@@ -163,16 +171,14 @@ JpegDecoder::~JpegDecoder() {
 }
 
 void JpegDecoder::decode(std::span<const std::byte> bytes, const JpegInfo& info, const Box& box,
-                         Image& out) {
+                         const UseRow& use) {
     check(box.top >= 0 && box.left >= 0 && box.height > 0 && box.width > 0 &&
               box.top + box.height <= info.height && box.left + box.width <= info.width,
           "a box inside the image");
     State& s = *state_;
-    s.row.resize(static_cast<size_t>(info.width) * 4);
-    out.height = box.height;
-    out.width = box.width;
-    out.pixels.resize(static_cast<size_t>(box.height * box.width * 3));
-    if (!s.decode(bytes, info, box, out.pixels.data()))
+    s.row.resize(static_cast<size_t>(info.width) * 4 + 33);
+    s.rgb.resize(static_cast<size_t>(box.width) * 3);
+    if (!s.decode(bytes, info, box, use))
         throw CorruptImage(
             std::string(info.end == 0 ? "a JPEG that is cut short" : "a damaged JPEG") + " (" +
             s.failure.message + ")");
@@ -256,7 +262,7 @@ constexpr const char* missing = "it was built without libjpeg-turbo";
 
 }  // namespace
 
-void JpegDecoder::decode(std::span<const std::byte>, const JpegInfo&, const Box&, Image&) {
+void JpegDecoder::decode(std::span<const std::byte>, const JpegInfo&, const Box&, const UseRow&) {
     throw UsageError(std::string("this build decodes no JPEG (") + missing + ")");
 }
 

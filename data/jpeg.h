@@ -42,12 +42,13 @@ class JpegDecoder {
     JpegDecoder(const JpegDecoder&) = delete;
     JpegDecoder& operator=(const JpegDecoder&) = delete;
 
-    /// Writes the pixels of `box`, which lies inside the image, to `out`: RGB, whatever the file
-    /// holds (gray, YCbCr, CMYK and YCCK as Adobe writes them). They are the pixels that decoding
-    /// the whole image would give; what lies outside the box is mostly left undecoded.
-    /// Throws CorruptImage where the data that the box needs is damaged or missing, UsageError
-    /// where this build has no libjpeg-turbo.
-    void decode(std::span<const std::byte> bytes, const JpegInfo& info, const Box& box, Image& out);
+    /// Gives the rows of `box`, which lies inside the image, to `use`, from top to bottom: RGB,
+    /// whatever the file holds (gray, YCbCr, CMYK and YCCK as Adobe writes them). They are the
+    /// pixels that decoding the whole image would give; what lies outside the box is mostly left
+    /// undecoded. Throws CorruptImage where the data that the box needs is damaged or missing,
+    /// UsageError where this build has no libjpeg-turbo.
+    void decode(std::span<const std::byte> bytes, const JpegInfo& info, const Box& box,
+                const UseRow& use);
 
   private:
     struct State;

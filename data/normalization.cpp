@@ -42,6 +42,7 @@ Normalizer::Normalizer(const Normalization& normalization, int64_t channels) {
         std::array<float, 256>& table = tables_.emplace_back();
         for (size_t value = 0; value < table.size(); ++value)
             table[value] = static_cast<float>((static_cast<double>(value) / 255 - mean) / std);
+        lines_.push_back({static_cast<float>(1 / (255 * std)), static_cast<float>(-mean / std)});
     }
 }
 

@@ -29,8 +29,16 @@ class Normalizer {
         return tables_[static_cast<size_t>(channel)].data();
     }
 
+    /// What a byte is multiplied with, and what is added then, which gives the same value within
+    /// rounding: for many bytes at once.
+    struct Line {
+        float scale, shift;
+    };
+    const Line& line(int64_t channel) const { return lines_[static_cast<size_t>(channel)]; }
+
   private:
     std::vector<std::array<float, 256>> tables_;
+    std::vector<Line> lines_;
 };
 
 }  // namespace trainer

@@ -98,10 +98,11 @@ void PhotoSource::load_one(Workbench& bench, int64_t epoch, int64_t index, float
         decoder.open(bench.bytes);
         const PhotoTransform transform =
             draw_photo_transform(augment_, decoder.height(), decoder.width(), seed_, epoch, index);
-        Image& photo = augment_.crop ? bench.transformer.train(decoder, transform.crop)
-                                     : bench.transformer.evaluate(decoder);
+        Image& photo = augment_.crop
+                           ? bench.transformer.train(decoder, transform.crop, transform.flip)
+                           : bench.transformer.evaluate(decoder, transform.flip);
         jitter_colours(transform, photo);
-        normalize_photo(photo, transform.flip, normalizer_, image);
+        normalize_photo(photo, normalizer_, image);
     } catch (const CorruptImage& error) {
         // A name may cost a look at the disk: it is looked up for messages alone.
         throw CorruptImage(store.name(index) + ": " + error.what());

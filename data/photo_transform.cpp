@@ -157,21 +157,23 @@ void jitter_colours(const PhotoTransform& transform, Image& image) {
     }
 }
 
-Image& PhotoTransformer::resample(ImageDecoder& decoder, const Box& box) {
+Image& PhotoTransformer::resample(ImageDecoder& decoder, const Box& box, bool flip) {
+    if (flip)
+        columns_.mirror();
     const Box used{box.top + rows_.begin, box.left + columns_.begin, rows_.end - rows_.begin,
                    columns_.end - columns_.begin};
-    decoder.decode(used, part_);
-    resampler_.run(part_, rows_, columns_, result_);
+    resampler_.begin(rows_, columns_, result_);
+    decoder.decode(used, [this](const uint8_t* row) { resampler_.add_row(row); });
     return result_;
 }
 
-Image& PhotoTransformer::train(ImageDecoder& decoder, const Box& crop) {
+Image& PhotoTransformer::train(ImageDecoder& decoder, const Box& crop, bool flip) {
     rows_.plan(crop.height, size_, 0, size_);
     columns_.plan(crop.width, size_, 0, size_);
-    return resample(decoder, crop);
+    return resample(decoder, crop, flip);
 }
 
-Image& PhotoTransformer::evaluate(ImageDecoder& decoder) {
+Image& PhotoTransformer::evaluate(ImageDecoder& decoder, bool flip) {
     const int64_t height = decoder.height(), width = decoder.width();
     const int64_t shorter = std::min(height, width);
     const int64_t resized_height = height == shorter ? resize_ : resize_ * height / shorter;
@@ -181,23 +183,30 @@ Image& PhotoTransformer::evaluate(ImageDecoder& decoder) {
     };
     rows_.plan(height, resized_height, middle(resized_height), size_);
     columns_.plan(width, resized_width, middle(resized_width), size_);
-    return resample(decoder, {0, 0, height, width});
+    return resample(decoder, {0, 0, height, width}, flip);
 }
 
-void normalize_photo(const Image& image, bool flip, const Normalizer& normalizer, float* out) {
-    const int64_t width = image.width;
-    for (int64_t c = 0; c < 3; ++c) {
-        const float* table = normalizer.table(c);
-        for (int64_t y = 0; y < image.height; ++y, out += width) {
-            const uint8_t* from = image.pixels.data() + y * width * 3 + c;
-            if (flip)
-                for (int64_t x = 0; x < width; ++x)
-                    out[width - 1 - x] = table[from[3 * x]];
-            else
-                for (int64_t x = 0; x < width; ++x)
-                    out[x] = table[from[3 * x]];
-        }
+namespace {
+
+/// A row of pixels, each channel times and plus what its line says, to a row of each plane.
+void normalize_row(const uint8_t* pixels, int64_t width, const std::array<Normalizer::Line, 3>& by,
+                   float* __restrict red, float* __restrict green, float* __restrict blue) {
+    const auto [r, g, b] = by;
+    for (int64_t x = 0; x < width; ++x) {
+        red[x] = static_cast<float>(pixels[3 * x]) * r.scale + r.shift;
+        green[x] = static_cast<float>(pixels[3 * x + 1]) * g.scale + g.shift;
+        blue[x] = static_cast<float>(pixels[3 * x + 2]) * b.scale + b.shift;
     }
+}
+
+}  // namespace
+
+void normalize_photo(const Image& image, const Normalizer& normalizer, float* out) {
+    const int64_t width = image.width, plane = image.height * width;
+    const std::array by = {normalizer.line(0), normalizer.line(1), normalizer.line(2)};
+    for (int64_t y = 0; y < image.height; ++y, out += width)
+        normalize_row(image.pixels.data() + y * width * 3, width, by, out, out + plane,
+                      out + 2 * plane);
 }
 
 }  // namespace trainer

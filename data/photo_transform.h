@@ -66,22 +66,23 @@ class PhotoTransformer {
     /// crop. REQUIRES: 0 < size <= resize.
     PhotoTransformer(int64_t size, int64_t resize) : size_(size), resize_(resize) {}
 
-    /// For training: `crop` of the image that `decoder` has open, resized to [size, size].
-    Image& train(ImageDecoder& decoder, const Box& crop);
+    /// For training: `crop` of the image that `decoder` has open, resized to [size, size]; `flip`:
+    /// mirrored, left to right.
+    Image& train(ImageDecoder& decoder, const Box& crop, bool flip = false);
 
     /// For evaluation: the shorter side becomes `resize`, and the middle is cut out.
-    Image& evaluate(ImageDecoder& decoder);
+    Image& evaluate(ImageDecoder& decoder, bool flip = false);
 
   private:
-    Image& resample(ImageDecoder& decoder, const Box& box);
+    Image& resample(ImageDecoder& decoder, const Box& box, bool flip);
 
     int64_t size_, resize_;
     ResampleAxis rows_, columns_;
     Resampler resampler_;
-    Image part_, result_;
+    Image result_;
 };
 
-/// Writes `image` to `out`, float [3, height, width], normalised; `flip`: mirrored.
-void normalize_photo(const Image& image, bool flip, const Normalizer& normalizer, float* out);
+/// Writes `image` to `out`, float [3, height, width], normalised.
+void normalize_photo(const Image& image, const Normalizer& normalizer, float* out);
 
 }  // namespace trainer

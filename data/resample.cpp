@@ -1,3 +1,6 @@
+// The arithmetic is in 16 bits, sixteen values at a time: vertically along a row; horizontally,
+// where the weights change from pixel to pixel, over blocks of sixteen rows that are turned for it,
+// so that the same column of all of them lies side by side.
 #include "data/resample.h"
 
 #include <algorithm>
@@ -8,6 +11,28 @@
 #include "engine/error.h"
 
 namespace trainer {
+
+namespace {
+
+constexpr int64_t block_rows = 16;
+constexpr int weight_bits = 15, value_bits = 7;
+
+/// Weights of [0, 1] in units of 2^-15 that sum up to what theirs do; 1 itself is a unit less.
+void quantize(const double* weights, int64_t count, int16_t* out) {
+    constexpr int one = 1 << weight_bits;
+    int rest = one;
+    int64_t largest = 0;
+    for (int64_t k = 0; k < count; ++k) {
+        const int weight = static_cast<int>(weights[k] * one + 0.5);
+        out[k] = static_cast<int16_t>(std::min(weight, one - 1));
+        rest -= weight;
+        if (weights[k] > weights[largest])
+            largest = k;
+    }
+    out[largest] = static_cast<int16_t>(std::min(out[largest] + rest, one - 1));
+}
+
+}  // namespace
 
 void ResampleAxis::plan(int64_t source, int64_t target, int64_t start, int64_t count) {
     check(source > 0 && count > 0 && start >= 0 && start <= target - count, "an axis to resize");
@@ -27,65 +52,72 @@ void ResampleAxis::plan(int64_t source, int64_t target, int64_t start, int64_t c
     for (int64_t i = 0; i < count; ++i)
         taps = std::max(taps, reach_of(i).high - reach_of(i).low);
     first.resize(static_cast<size_t>(count));
-    weights.assign(static_cast<size_t>(count * taps), 0.0F);
+    weights.assign(static_cast<size_t>(count * taps), 0);
     begin = source;
     end = 0;
+    std::vector<double> exact(static_cast<size_t>(taps));
     for (int64_t i = 0; i < count; ++i) {
         const auto [centre, low, high] = reach_of(i);
         // Near the end the taps begin earlier, with weights of 0.
         const int64_t from = std::min(low, source - taps);
         first[static_cast<size_t>(i)] = static_cast<int32_t>(from);
-        float* own = weights.data() + i * taps;
-        const auto weight = [&, middle = centre](int64_t pixel) {
-            return std::max(0.0, 1 - std::abs((static_cast<double>(pixel) + 0.5 - middle) / reach));
-        };
         double sum = 0;
-        for (int64_t pixel = low; pixel < high; ++pixel)
-            sum += weight(pixel);
-        for (int64_t pixel = low; pixel < high; ++pixel)
-            own[pixel - from] = static_cast<float>(weight(pixel) / sum);
+        for (int64_t k = 0; k < high - low; ++k) {
+            const double distance = std::abs((static_cast<double>(low + k) + 0.5 - centre) / reach);
+            sum += exact[static_cast<size_t>(k)] = std::max(0.0, 1 - distance);
+        }
+        for (int64_t k = 0; k < high - low; ++k)
+            exact[static_cast<size_t>(k)] /= sum;
+        quantize(exact.data(), high - low, weights.data() + i * taps + (low - from));
         begin = std::min(begin, from);
         end = std::max(end, from + taps);
     }
 }
 
-namespace {
-
-/// The weighted sum of `taps` rows of `length` bytes, `stride` bytes apart. Taps > 0: as many.
-template <int64_t Taps>
-void sum_rows(const uint8_t* rows, int64_t stride, const float* weights, int64_t taps,
-              int64_t length, float* out) {
-    const int64_t count = Taps > 0 ? Taps : taps;
-    for (int64_t i = 0; i < length; ++i) {
-        float sum = weights[0] * static_cast<float>(rows[i]);
-        for (int64_t k = 1; k < count; ++k)
-            sum += weights[k] * static_cast<float>(rows[k * stride + i]);
-        out[i] = sum;
-    }
+void ResampleAxis::mirror() {
+    std::reverse(first.begin(), first.end());
+    for (int64_t from = 0, to = std::ssize(first) - 1; from < to; ++from, --to)
+        std::swap_ranges(weights.begin() + from * taps, weights.begin() + (from + 1) * taps,
+                         weights.begin() + to * taps);
 }
 
-typedef float Four __attribute__((vector_size(16)));
-typedef int32_t FourInts __attribute__((vector_size(16)));
+namespace {
 
-/// Three channels side by side; the fourth lane reads the next pixel's, and is not used.
-template <int64_t Taps>
-void sum_columns(const float* row, const ResampleAxis& axis, uint8_t* out) {
-    const int64_t count = Taps > 0 ? Taps : axis.taps;
-    const float* weights = axis.weights.data();
-    for (const int32_t first : axis.first) {
-        const float* from = row + (first - axis.begin) * 3;
-        Four sum = {0.5F, 0.5F, 0.5F, 0.5F};
-        for (int64_t k = 0; k < count; ++k) {
-            Four pixel;
-            std::memcpy(&pixel, from + 3 * k, sizeof pixel);
-            sum += weights[k] * pixel;
+/// value * weight / 2^15, rounded; one instruction on many processors, in these very words.
+int16_t scaled(int16_t value, int16_t weight) {
+    return static_cast<int16_t>(((value * weight >> (weight_bits - 1)) + 1) >> 1);
+}
+
+/// The weighted sums of `taps` vectors of `length` values, vector k at from(k). Taps > 0: as many,
+/// each product rounded. 0: any number; their roundings would add up, so that only sums are
+/// rounded.
+template <int64_t Taps, typename From>
+void sum(From from, const int16_t* weights, int64_t taps, int64_t length, int16_t* out) {
+    if constexpr (Taps > 0) {
+        const int16_t* vectors[Taps];
+        for (int64_t k = 0; k < Taps; ++k)
+            vectors[k] = from(k);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < length; ++i) {
+            int16_t total = 0;
+            for (int64_t k = 0; k < Taps; ++k)
+                total = static_cast<int16_t>(total + scaled(vectors[k][i], weights[k]));
+            out[i] = total;
         }
-        // Weights are not negative and sum up to 1: what is rounded here lies in [0, 256).
-        const FourInts rounded = __builtin_convertvector(sum, FourInts);
-        for (int c = 0; c < 3; ++c)
-            out[c] = static_cast<uint8_t>(rounded[c]);
-        weights += count;
-        out += 3;
+    } else {
+        constexpr int64_t most = 48;
+        for (int64_t start = 0; start < length; start += most) {
+            const int64_t count = std::min(most, length - start);
+            int32_t totals[most] = {};
+            for (int64_t k = 0; k < taps; ++k) {
+                const int16_t* values = from(k) + start;
+                for (int64_t i = 0; i < count; ++i)
+                    totals[i] += values[i] * weights[k];
+            }
+            for (int64_t i = 0; i < count; ++i)
+                out[start + i] =
+                    static_cast<int16_t>((totals[i] + (1 << (weight_bits - 1))) >> weight_bits);
+        }
     }
 }
 
@@ -108,27 +140,115 @@ void with_taps(int64_t taps, Use use) {
     }
 }
 
+/// Columns of a turned block, resized: of [.., 3, 16] each pixel of the result, [.., 3, 16].
+template <int64_t Taps>
+void sum_columns(const int16_t* block, const ResampleAxis& axis, int16_t* out) {
+    constexpr int64_t pixel = 3 * block_rows;
+    const int16_t* weights = axis.weights.data();
+    for (const int32_t first : axis.first) {
+        const int16_t* from = block + (first - axis.begin) * pixel;
+        sum<Taps>([&](int64_t k) { return from + k * pixel; }, weights, axis.taps, pixel, out);
+        weights += axis.taps;
+        out += pixel;
+    }
+}
+
+typedef int16_t Eight __attribute__((vector_size(16)));
+
+/// Turns 8 x 8 values: rows `from_stride` apart become columns of rows `to_stride` apart.
+void turn_tile(const int16_t* from, int64_t from_stride, int16_t* to, int64_t to_stride) {
+    Eight rows[8], mixed[8];
+    for (int64_t i = 0; i < 8; ++i)
+        std::memcpy(&rows[i], from + i * from_stride, sizeof(Eight));
+    for (int pass = 0; pass < 3; ++pass) {
+        for (size_t i = 0; i < 4; ++i) {
+            mixed[2 * i] = __builtin_shufflevector(rows[i], rows[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+            mixed[2 * i + 1] =
+                __builtin_shufflevector(rows[i], rows[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+        }
+        std::copy(mixed, mixed + 8, rows);
+    }
+    for (int64_t i = 0; i < 8; ++i)
+        std::memcpy(to + i * to_stride, &rows[i], sizeof(Eight));
+}
+
+/// Turns [rows, columns], both multiples of 8.
+void turn(const int16_t* from, int64_t rows, int64_t columns, int16_t* to) {
+    for (int64_t row = 0; row < rows; row += 8)
+        for (int64_t column = 0; column < columns; column += 8)
+            turn_tile(from + row * columns + column, columns, to + column * rows + row, rows);
+}
+
+int64_t whole_tiles(int64_t values) {
+    return (values + 7) / 8 * 8;
+}
+
 }  // namespace
+
+void Resampler::begin(const ResampleAxis& rows, const ResampleAxis& columns, Image& out) {
+    rows_ = &rows;
+    columns_ = &columns;
+    out_ = &out;
+    out.height = std::ssize(rows.first);
+    out.width = std::ssize(columns.first);
+    out.pixels.resize(static_cast<size_t>(out.height * out.width * 3));
+    values_ = (columns.end - columns.begin) * 3;
+    width_ = whole_tiles(values_);
+    out_width_ = whole_tiles(out.width * 3);
+    taken_ = made_ = 0;
+    const auto hold = [](std::vector<int16_t>& values, int64_t count) {
+        if (std::ssize(values) < count)
+            values.resize(static_cast<size_t>(count));
+    };
+    hold(ring_, rows.taps * width_);
+    hold(block_, block_rows * std::max(width_, out_width_));
+    hold(columns_of_block_, block_rows * width_);
+    hold(result_, block_rows * out_width_);
+}
+
+void Resampler::add_row(const uint8_t* pixels) {
+    const int64_t taps = rows_->taps, height = out_->height;
+    int16_t* row = ring_.data() + taken_ % taps * width_;
+    for (int64_t i = 0; i < values_; ++i)
+        row[i] = static_cast<int16_t>(pixels[i] << value_bits);
+    ++taken_;
+    // The rows of the result whose last tap this one is.
+    for (; made_ < height; ++made_) {
+        const int64_t first = rows_->first[static_cast<size_t>(made_)] - rows_->begin;
+        if (first + taps > taken_)
+            break;
+        const auto from = [&](int64_t k) { return ring_.data() + (first + k) % taps * width_; };
+        with_taps(taps, [&](auto count) {
+            sum<count>(from, rows_->weights.data() + made_ * taps, taps, width_,
+                       block_.data() + made_ % block_rows * width_);
+        });
+        if (made_ % block_rows == block_rows - 1 || made_ == height - 1)
+            finish_block();
+    }
+}
+
+void Resampler::finish_block() {
+    turn(block_.data(), block_rows, width_, columns_of_block_.data());
+    with_taps(columns_->taps, [&](auto taps) {
+        sum_columns<taps>(columns_of_block_.data(), *columns_, result_.data());
+    });
+    turn(result_.data(), out_width_, block_rows, block_.data());
+    const int64_t first = made_ / block_rows * block_rows, length = out_->width * 3;
+    for (int64_t y = first; y <= made_; ++y) {
+        const int16_t* from = block_.data() + (y - first) * out_width_;
+        uint8_t* to = out_->pixels.data() + y * length;
+        for (int64_t i = 0; i < length; ++i)
+            to[i] = static_cast<uint8_t>((from[i] + (1 << (value_bits - 1))) >> value_bits);
+    }
+}
 
 void Resampler::run(const Image& part, const ResampleAxis& rows, const ResampleAxis& columns,
                     Image& out) {
     check(part.height == rows.end - rows.begin && part.width == columns.end - columns.begin,
           "the part of an image that its axes say");
-    out.height = std::ssize(rows.first);
-    out.width = std::ssize(columns.first);
-    out.pixels.resize(static_cast<size_t>(out.height * out.width * 3));
-    const int64_t stride = part.width * 3;
-    row_.resize(static_cast<size_t>(stride) + 4);
-    for (int64_t y = 0; y < out.height; ++y) {
-        const int64_t first = rows.first[static_cast<size_t>(y)] - rows.begin;
-        const uint8_t* from = part.pixels.data() + first * stride;
-        const float* weights = rows.weights.data() + y * rows.taps;
-        with_taps(rows.taps, [&](auto taps) {
-            sum_rows<taps>(from, stride, weights, rows.taps, stride, row_.data());
-        });
-        uint8_t* to = out.pixels.data() + y * out.width * 3;
-        with_taps(columns.taps, [&](auto taps) { sum_columns<taps>(row_.data(), columns, to); });
-    }
+    begin(rows, columns, out);
+    for (int64_t y = 0; y < part.height; ++y)
+        add_row(part.pixels.data() + y * part.width * 3);
 }
 
 }  // namespace trainer

@@ -123,9 +123,9 @@ double speed_of(int64_t count, double seconds, int64_t& epoch,
 
 /// What tools/bench/peer_torchvision.py says; 0: nothing.
 double torchvision_speed(const std::string& python, const std::string& folder, double seconds) {
-    const fs::path script = fs::path(__FILE__).parent_path() / "peer_torchvision.py";
-    const std::string command =
-        "'" + python + "' '" + script.string() + "' '" + folder + "' " + std::to_string(seconds);
+    const std::string command = "'" + python +
+                                "' '" TRAINER_BENCH_FOLDER "/peer_torchvision.py' '" + folder +
+                                "' " + std::to_string(seconds);
     FILE* pipe = popen(command.c_str(), "r");
     double speed = 0;
     if (std::fscanf(pipe, "%lf", &speed) != 1)
