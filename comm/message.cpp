@@ -4,12 +4,6 @@
 #include <bit>
 
 #include "engine/error.h"
-#ifdef TRAINER_HAVE_ISAL
-#include <isa-l/crc.h>
-#endif
-#ifdef __SSE4_2__
-#include <nmmintrin.h>
-#endif
 
 namespace trainer {
 
@@ -22,19 +16,6 @@ constexpr std::array<std::byte, 4> magic = {std::byte{'T'}, std::byte{'R'}, std:
                                             std::byte{'R'}};
 constexpr size_t header_checksum_at = header_bytes - 4;
 constexpr int64_t largest_index = (int64_t{1} << 62) - 1;  // so that first + count cannot overflow
-
-#ifndef __SSE4_2__
-constexpr std::array<uint32_t, 256> crc_table = [] {
-    std::array<uint32_t, 256> table{};
-    for (uint32_t i = 0; i < 256; ++i) {
-        uint32_t value = i;
-        for (int bit = 0; bit < 8; ++bit)
-            value = (value >> 1) ^ (value & 1 ? 0x82f63b78u : 0);
-        table[i] = value;
-    }
-    return table;
-}();
-#endif
 
 }  // namespace
 
@@ -49,37 +30,6 @@ std::string printable(std::span<const std::byte> bytes) {
         text += c < ' ' || c == 0x7f ? '.' : static_cast<char>(c);
     }
     return text;
-}
-
-uint32_t crc32c_portable(uint32_t state, std::span<const std::byte> bytes) {
-    const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
-    size_t left = bytes.size();
-#ifdef __SSE4_2__
-    for (; left >= 8; left -= 8, data += 8)
-        state = static_cast<uint32_t>(
-            _mm_crc32_u64(state, get<uint64_t>(reinterpret_cast<const std::byte*>(data))));
-    for (; left > 0; --left, ++data)
-        state = _mm_crc32_u8(state, *data);
-#else
-    for (; left > 0; --left, ++data)
-        state = (state >> 8) ^ crc_table[(state ^ *data) & 0xff];
-#endif
-    return state;
-}
-
-void Crc32c::add(std::span<const std::byte> bytes) {
-#ifdef TRAINER_HAVE_ISAL
-    // ISA-L counts in int, and takes its input as mutable without writing to it.
-    constexpr size_t most = size_t{1} << 30;
-    while (!bytes.empty()) {
-        const size_t count = bytes.size() < most ? bytes.size() : most;
-        auto* data = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(bytes.data()));
-        state_ = crc32_iscsi(data, static_cast<int>(count), state_);
-        bytes = bytes.subspan(count);
-    }
-#else
-    state_ = crc32c_portable(state_, bytes);
-#endif
 }
 
 std::string_view name_of(MessageKind kind) {

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/crc32c.h"
 #include "engine/dtype.h"
 
 namespace trainer {
@@ -67,16 +68,14 @@ struct Header {
 /// CRC32C (Castagnoli) of a stream of bytes.
 class Crc32c {
   public:
-    void add(std::span<const std::byte> bytes);
-    uint32_t value() const { return ~state_; }
+    void add(std::span<const std::byte> bytes) {
+        value_ = crc32c(bytes.data(), bytes.size(), value_);
+    }
+    uint32_t value() const { return value_; }
 
   private:
-    uint32_t state_ = ~uint32_t{0};
+    uint32_t value_ = 0;
 };
-
-/// The same in plain portable code, for machines without ISA-L, and to check against.
-/// `state` starts at ~0; the CRC is ~ of the last state.
-uint32_t crc32c_portable(uint32_t state, std::span<const std::byte> bytes);
 
 /// The header's bytes, its checksum included.
 std::array<std::byte, header_bytes> encode(const Header& header);

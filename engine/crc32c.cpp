@@ -2,27 +2,31 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #ifdef TRAINER_HAVE_ISAL
 #include <isa-l/crc.h>
 #endif
+#ifdef __SSE4_2__
+#include <nmmintrin.h>
+#endif
 
 namespace trainer {
 
-#ifdef TRAINER_HAVE_ISAL
+#ifdef __SSE4_2__
 
-uint32_t crc32c(const void* data, size_t bytes, uint32_t previous) {
-    // isa-l takes an int of bytes, a pointer it does not write through, and leaves out both
-    // inversions.
-    auto* at = static_cast<unsigned char*>(const_cast<void*>(data));
-    uint32_t crc = ~previous;
-    while (bytes > 0) {
-        const size_t now = std::min(bytes, size_t{1} << 30);
-        crc = crc32_iscsi(at, static_cast<int>(now), crc);
-        at += now;
-        bytes -= now;
+uint32_t crc32c_portable(const void* data, size_t bytes, uint32_t previous) {
+    const auto* at = static_cast<const unsigned char*>(data);
+    uint64_t crc = ~previous;
+    for (; bytes >= 8; bytes -= 8, at += 8) {
+        uint64_t eight = 0;
+        std::memcpy(&eight, at, 8);
+        crc = _mm_crc32_u64(crc, eight);
     }
-    return ~crc;
+    auto low = static_cast<uint32_t>(crc);
+    for (; bytes > 0; --bytes, ++at)
+        low = _mm_crc32_u8(low, *at);
+    return ~low;
 }
 
 #else
@@ -42,7 +46,7 @@ constexpr std::array<uint32_t, 256> make_table() {
 
 }  // namespace
 
-uint32_t crc32c(const void* data, size_t bytes, uint32_t previous) {
+uint32_t crc32c_portable(const void* data, size_t bytes, uint32_t previous) {
     static constexpr std::array<uint32_t, 256> table = make_table();
     const auto* at = static_cast<const unsigned char*>(data);
     uint32_t crc = ~previous;
@@ -52,5 +56,23 @@ uint32_t crc32c(const void* data, size_t bytes, uint32_t previous) {
 }
 
 #endif
+
+uint32_t crc32c(const void* data, size_t bytes, uint32_t previous) {
+#ifdef TRAINER_HAVE_ISAL
+    // ISA-L takes an int of bytes, a pointer it does not write through, and leaves out both
+    // inversions.
+    auto* at = static_cast<unsigned char*>(const_cast<void*>(data));
+    uint32_t crc = ~previous;
+    while (bytes > 0) {
+        const size_t now = std::min(bytes, size_t{1} << 30);
+        crc = crc32_iscsi(at, static_cast<int>(now), crc);
+        at += now;
+        bytes -= now;
+    }
+    return ~crc;
+#else
+    return crc32c_portable(data, bytes, previous);
+#endif
+}
 
 }  // namespace trainer

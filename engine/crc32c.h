@@ -10,4 +10,7 @@ namespace trainer {
 /// crc32c("123456789", 9) is 0xe3069283.
 uint32_t crc32c(const void* data, size_t bytes, uint32_t previous = 0);
 
+/// The same without ISA-L, for machines that lack it, and to check against.
+uint32_t crc32c_portable(const void* data, size_t bytes, uint32_t previous = 0);
+
 }  // namespace trainer

@@ -80,9 +80,9 @@ TEST(Crc32c, AnyCutGivesTheSameAndThePlainLoopAgrees) {
         Crc32c crc;
         crc.add(all.first(cut));
         crc.add(all.subspan(cut));
-        uint32_t state = crc32c_portable(~0u, all.first(cut));
-        state = crc32c_portable(state, all.subspan(cut));
-        ASSERT_EQ(crc.value(), ~state) << cut;
+        const uint32_t before = crc32c_portable(data.data(), cut);
+        ASSERT_EQ(crc.value(), crc32c_portable(data.data() + cut, data.size() - cut, before))
+            << cut;
     }
 }
 
