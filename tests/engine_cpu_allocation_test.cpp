@@ -102,7 +102,7 @@ namespace {
 
 void expect_no_allocations(const std::string& model, int lanes, Precision precision) {
     const Network network = build_model(model, usual_options(model));
-    const auto backend = make_cpu_backend(lanes, precision, false);
+    const auto backend = make_cpu_backend({.threads = lanes, .precision = precision, .pin = false});
     const ParameterArena parameters(network.parameters(), DType::f32, {"weights", "gradients"});
     ParameterArena statistics(network.statistics(), DType::f32, {"weights"});
     initialize_weights(statistics, 1);
@@ -149,7 +149,7 @@ TEST_P(Allocation, a_step_takes_nothing_from_the_heap) {
 
 TEST_P(Allocation, nor_in_bf16) {
     try {
-        make_cpu_backend(1, Precision::bf16, false);
+        make_cpu_backend({.threads = 1, .precision = Precision::bf16, .pin = false});
     } catch (const UsageError&) {
         GTEST_SKIP() << "this processor has no bf16";
     }

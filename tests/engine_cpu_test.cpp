@@ -15,7 +15,7 @@ class CpuOperation : public OperationTest {
   protected:
     static void check_implementation(const Result& result) {
         // Older processors have gaps, which the engine reports.
-        if (make_cpu_backend(1, Precision::fp32, false)->description().find("avx512") !=
+        if (make_cpu_backend({.threads = 1, .pin = false})->description().find("avx512") !=
             std::string::npos) {
             EXPECT_EQ(result.implementation.find("ref"), std::string::npos)
                 << result.implementation;
@@ -30,7 +30,8 @@ class CpuOperation : public OperationTest {
                 for (const int lanes : {1, 2, 3}) {
                     SCOPED_TRACE("batch " + std::to_string(batch) + ", lanes " +
                                  std::to_string(lanes) + (training ? "" : ", inference"));
-                    const auto backend = make_cpu_backend(lanes, precision, false);
+                    const auto backend =
+                        make_cpu_backend({.threads = lanes, .precision = precision, .pin = false});
                     const Result result = Bench(*backend, network_, id_, batch, training).run(data);
                     compare(result, truth, tolerance);
                     check_implementation(result);
@@ -46,7 +47,7 @@ TEST_P(CpuOperation, agrees_with_the_reference_in_fp32) {
 
 bool has_bf16() {
     try {
-        make_cpu_backend(1, Precision::bf16, false);
+        make_cpu_backend({.threads = 1, .precision = Precision::bf16, .pin = false});
         return true;
     } catch (const UsageError&) {
         return false;
@@ -74,7 +75,7 @@ TEST(CpuBatchNorm, keeps_a_small_variance_around_a_large_mean) {
     const auto reference = make_reference_backend(DType::f64);
     const Result truth = Bench(*reference, network, id, 6, true).run(data);
     for (const int lanes : {1, 3}) {
-        const auto backend = make_cpu_backend(lanes, Precision::fp32, false);
+        const auto backend = make_cpu_backend({.threads = lanes, .pin = false});
         const Result result = Bench(*backend, network, id, 6, true).run(data);
         EXPECT_LE(relative_error(result.output, truth.output), 5e-5);  // the mean as a float
         EXPECT_LE(relative_error(result.statistics, truth.statistics), 1e-6);

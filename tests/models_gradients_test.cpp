@@ -106,7 +106,7 @@ class GradientsOnCpu : public testing::TestWithParam<Case> {
     void expect_with(Precision precision, const Bounds& bounds) {
         std::unique_ptr<Backend> backend;
         try {
-            backend = make_cpu_backend(2, precision, false);
+            backend = make_cpu_backend({.threads = 2, .precision = precision, .pin = false});
         } catch (const UsageError& error) {
             GTEST_SKIP() << error.what();
         }

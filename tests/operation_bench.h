@@ -141,7 +141,7 @@ class TestBuffer {
         static const int64_t block = [] {
             Network network;
             network.pad_shortcut(network.input(1, 1, 1), 1, 1);
-            return make_cpu_backend(1, Precision::fp32, false)
+            return make_cpu_backend({.threads = 1, .pin = false})
                 ->layout(network, network.node(network.output()))
                 .channels;
         }();
@@ -395,7 +395,9 @@ inline std::vector<OperationCase> convolutions() {
              {{6, 14, 14}, {.out_channels = 16, .kernel = 5, .padding = 0, .bias = true}},
              {{3, 7, 7}, {.out_channels = 16}},
              {{64, 14, 14}, {.out_channels = 128, .kernel = 1, .stride = 2, .padding = 0}},
-             {{256, 2, 2}, {.out_channels = 256}}})
+             {{256, 2, 2}, {.out_channels = 256}},
+             {{16, 22, 19}, {.out_channels = 48, .bias = true}},  // by Winograd where it is had
+             {{32, 24, 24}, {.out_channels = 16}}})
         result.push_back(convolution(c));
     return result;
 }

@@ -236,7 +236,7 @@ TEST(Worker, AStepAllocatesNothing) {
 
 #ifdef TRAINER_HAS_ONEDNN
 TEST(Worker, AStepAllocatesNoMoreThanOneDnnDoes) {
-    Bench bench({.model = "resnet20", .batch = 4}, make_cpu_backend(2, Precision::fp32, false));
+    Bench bench({.model = "resnet20", .batch = 4}, make_cpu_backend({.threads = 2, .pin = false}));
     const auto step = [&] { bench.worker.step(); };
     allocations_of(12, step);
     const int64_t of_worker = allocations_of(12, step);

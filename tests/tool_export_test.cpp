@@ -58,7 +58,7 @@ class ExportTest : public testing::Test {
 struct Model {
     Model(Network net, const std::vector<float>& batch, int64_t count)
         : network(std::move(net)),
-          backend(make_cpu_backend(2, Precision::fp32, false)),
+          backend(make_cpu_backend({.threads = 2, .pin = false})),
           parameters(network.parameters(), DType::f32,
                      {std::string(slab::weights), std::string(slab::gradients)}),
           statistics(network.statistics(), DType::f32, weights_only) {

@@ -56,7 +56,7 @@ TEST_P(TorchvisionTest, SameLogitsBothWays) {
 
     constexpr int64_t count = 2;
     const Network network = build_model(name, usual_options(name));
-    const auto backend = make_cpu_backend(2, Precision::fp32, false);
+    const auto backend = make_cpu_backend({.threads = 2, .pin = false});
     const std::vector<std::string> slabs{std::string(slab::weights)};
     ParameterArena parameters(network.parameters(), DType::f32, slabs);
     ParameterArena statistics(network.statistics(), DType::f32, slabs);

@@ -6,9 +6,12 @@
 
 namespace trainer::cpu {
 
-Context::Context(int lane_count, Precision arithmetic)
-    : precision(arithmetic), block(has_avx512() ? 16 : 8), engine(dnnl::engine::kind::cpu, 0) {
-    lanes.resize(static_cast<size_t>(lane_count));
+Context::Context(const CpuOptions& options)
+    : precision(options.precision),
+      winograd(options.winograd),
+      block(has_avx512() ? 16 : 8),
+      engine(dnnl::engine::kind::cpu, 0) {
+    lanes.resize(static_cast<size_t>(options.threads));
     for (LaneTools& tools : lanes)
         tools.stream = dnnl::stream(engine);
 }

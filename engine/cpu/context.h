@@ -21,7 +21,7 @@ struct LaneTools {
 };
 
 struct Context {
-    Context(int lanes, Precision precision);
+    explicit Context(const CpuOptions& options);
     Context(const Context&) = delete;
     Context& operator=(const Context&) = delete;
 
@@ -33,6 +33,7 @@ struct Context {
     Buffer layout(const Network& network, const Node& node) const;
 
     Precision precision;
+    bool winograd;
     int block;  ///< channels of a block: 16 with AVX-512, else 8
     dnnl::engine engine;
     std::vector<LaneTools> lanes;

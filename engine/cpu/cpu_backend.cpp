@@ -11,8 +11,8 @@ using cpu::Context;
 
 class CpuBackend final : public Backend {
   public:
-    CpuBackend(int threads, Precision precision, bool pin)
-        : context_(threads, precision), team_(threads, pin) {}
+    explicit CpuBackend(const CpuOptions& options)
+        : context_(options), team_(options.threads, options.pin) {}
 
     std::string description() const override {
         return "oneDNN " + cpu::onednn_version() + ", " + cpu::isa_name() + ", " +
@@ -64,7 +64,9 @@ class CpuBackend final : public Backend {
             case Kind::input:
                 return cpu::build_input(context_, binding);
             case Kind::convolution:
-                return cpu::build_convolution(context_, binding);
+                return cpu::winograd_pays(context_, binding)
+                           ? cpu::build_winograd_convolution(context_, binding)
+                           : cpu::build_convolution(context_, binding);
             case Kind::batch_norm:
                 return cpu::build_batch_norm(context_, binding);
             case Kind::relu:
@@ -90,11 +92,11 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(int threads, Precision precision, bool pin) {
-    if (precision == Precision::bf16 && !cpu::has_bf16())
+std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {
+    if (options.precision == Precision::bf16 && !cpu::has_bf16())
         throw UsageError("precision bf16: this processor (" + cpu::isa_name() +
                          ") has no bf16 arithmetic; use precision: fp32");
-    return std::make_unique<CpuBackend>(threads, precision, pin);
+    return std::make_unique<CpuBackend>(options);
 }
 
 }  // namespace trainer

@@ -3,7 +3,7 @@
 
 namespace trainer {
 
-std::unique_ptr<Backend> make_cpu_backend(int, Precision, bool) {
+std::unique_ptr<Backend> make_cpu_backend(const CpuOptions&) {
     throw UsageError(
         "this build has no oneDNN, so only the slow reference backend computes on the processor "
         "(device: reference); for the fast one install oneDNN (Debian: libdnnl-dev) and build "

@@ -11,6 +11,9 @@ namespace trainer::cpu {
 
 std::unique_ptr<Operation> build_input(Context& context, const Binding& binding);
 std::unique_ptr<Operation> build_convolution(Context& context, const Binding& binding);
+/// Whether a convolution is faster by Winograd's algorithm, which the next then builds.
+bool winograd_pays(const Context& context, const Binding& binding);
+std::unique_ptr<Operation> build_winograd_convolution(Context& context, const Binding& binding);
 /// Throws UsageError where training would see a single value a channel.
 std::unique_ptr<Operation> build_batch_norm(Context& context, const Binding& binding);
 std::unique_ptr<Operation> build_relu(Context& context, const Binding& binding);

@@ -35,7 +35,7 @@ struct Options {
     int64_t size = 0, batch = 128, steps = 0, warm_up = 3;
     int threads = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
     double seconds = 10;
-    bool conv_only = false, tf32 = false, graphs = true, deterministic = true;
+    bool conv_only = false, winograd = true, tf32 = false, graphs = true, deterministic = true;
 
     bool on_gpu() const { return device != "cpu"; }
 };
@@ -54,6 +54,8 @@ Options parse(int count, char** arguments) {
                 return text == "cpu" || text.starts_with("cuda") ? "" : "is cpu, cuda or cuda:N";
             },
             ""));
+    app.add_flag("--winograd,--no-winograd{false}", options.winograd,
+                 "fp32 convolutions by Winograd's algorithm where that is faster");
     app.add_flag("--tf32", options.tf32, "on a GPU: fp32 with products of 10-bit mantissas");
     app.add_flag("--graphs,!--no-graphs", options.graphs, "on a GPU: record steps");
     app.add_flag("--deterministic,!--no-deterministic", options.deterministic,
@@ -115,7 +117,8 @@ Network build(const Options& options) {
 std::unique_ptr<Backend> make_backend(const Options& options) {
     const Precision precision = options.precision == "bf16" ? Precision::bf16 : Precision::fp32;
     if (!options.on_gpu())
-        return make_cpu_backend(options.threads, precision);
+        return make_cpu_backend(
+            {.threads = options.threads, .precision = precision, .winograd = options.winograd});
     if (options.conv_only)
         throw UsageError("--conv-only measures the CPU's convolutions");
     const size_t colon = options.device.find(':');

@@ -25,6 +25,10 @@ struct Config {
     bool deterministic = true;
     std::optional<int> threads;  ///< computing threads of one worker
 
+    struct Cpu {
+        bool winograd = true;  ///< fp32 convolutions of 3x3 by Winograd's F(4x4, 3x3)
+    } cpu;
+
     struct Cuda {
         bool tf32 = false;   ///< fp32 on tensor cores, products of 10-bit mantissas
         bool graphs = true;  ///< records steps as CUDA graphs

@@ -185,24 +185,24 @@ void check_device(const Config& config) {
 }
 
 std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType> reference,
-                                      [[maybe_unused]] bool pin) {
+                                      bool pin) {
     if (reference)
         return make_reference_backend(*reference);
-    const bool bf16 = config.precision == "bf16";
+    const Precision precision = config.precision == "bf16" ? Precision::bf16 : Precision::fp32;
     if (const std::optional<int> device = cuda_device(config))
         return make_cuda_backend({.device = *device,
-                                  .precision = bf16 ? Precision::bf16 : Precision::fp32,
+                                  .precision = precision,
                                   .deterministic = config.deterministic,
                                   .tf32 = config.cuda.tf32,
                                   .graphs = config.cuda.graphs});
-    [[maybe_unused]] const int threads = computing_threads(config);
-#ifdef TRAINER_HAS_ONEDNN
-    return make_cpu_backend(threads, bf16 ? Precision::bf16 : Precision::fp32, pin);
-#else
-    if (bf16)
-        return make_cpu_backend(threads, Precision::bf16);  // says what is missing
-    return make_reference_backend(DType::f32);
+#ifndef TRAINER_HAS_ONEDNN
+    if (precision == Precision::fp32)
+        return make_reference_backend(DType::f32);
 #endif
+    return make_cpu_backend({.threads = computing_threads(config),
+                             .precision = precision,
+                             .pin = pin,
+                             .winograd = config.cpu.winograd});
 }
 
 namespace {

@@ -1,0 +1,525 @@
+#include "engine/cpu/winograd.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "engine/error.h"
+
+namespace trainer::cpu::winograd {
+
+namespace {
+
+constexpr int block = 16;
+constexpr int points = 36;  // of a transformed tile
+using Vector = FloatBlock<block>;
+
+[[gnu::always_inline]] inline Vector fma(Vector a, Vector b, Vector c) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<Vector>(_mm512_fmadd_ps(
+        reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+#else
+    return a * b + c;
+#endif
+}
+[[gnu::always_inline]] inline Vector fma(float a, Vector b, Vector c) {
+    return fma(Vector{} + a, b, c);
+}
+
+// A tile is a polynomial that is evaluated at 0, +-a, +-b and infinity. These points round better
+// than the usual 1 and 2.
+constexpr float a = 0.625F, b = 1.5F;
+constexpr float a2 = a * a, b2 = b * b;
+constexpr float weight_0 = 1 / (a2 * b2), weight_a = 1 / (2 * a2 * (a2 - b2)),
+                weight_b = 1 / (2 * b2 * (b2 - a2));
+
+// B^T: six neighbouring values to the six points.
+[[gnu::always_inline]] inline std::array<Vector, 6> to_points(const std::array<Vector, 6>& d) {
+    const Vector even_a = fma(-b2, d[2], d[4]), odd_a = fma(-b2, d[1], d[3]);
+    const Vector even_b = fma(-a2, d[2], d[4]), odd_b = fma(-a2, d[1], d[3]);
+    return {fma(a2 * b2, d[0], fma(-(a2 + b2), d[2], d[4])),
+            fma(a, odd_a, even_a),
+            fma(-a, odd_a, even_a),
+            fma(b, odd_b, even_b),
+            fma(-b, odd_b, even_b),
+            fma(a2 * b2, d[1], fma(-(a2 + b2), d[3], d[5]))};
+}
+
+// A^T: six points to four neighbouring values.
+[[gnu::always_inline]] inline std::array<Vector, 4> from_points(const std::array<Vector, 6>& m) {
+    const Vector sum_a = m[1] + m[2], difference_a = m[1] - m[2];
+    const Vector sum_b = m[3] + m[4], difference_b = m[3] - m[4];
+    return {m[0] + sum_a + sum_b, fma(a, difference_a, b * difference_b),
+            fma(a2, sum_a, b2 * sum_b), fma(a2 * a, difference_a, fma(b2 * b, difference_b, m[5]))};
+}
+
+// A, the transpose of it.
+[[gnu::always_inline]] inline std::array<Vector, 6> gradient_to_points(
+    const std::array<Vector, 4>& g) {
+    const Vector even_a = fma(a2, g[2], g[0]), odd_a = fma(a2, g[3], g[1]);
+    const Vector even_b = fma(b2, g[2], g[0]), odd_b = fma(b2, g[3], g[1]);
+    return {g[0],
+            fma(a, odd_a, even_a),
+            fma(-a, odd_a, even_a),
+            fma(b, odd_b, even_b),
+            fma(-b, odd_b, even_b),
+            g[3]};
+}
+
+// G: three taps to six points.
+[[gnu::always_inline]] inline std::array<Vector, 6> taps_to_points(const std::array<Vector, 3>& g) {
+    const Vector even_a = weight_a * fma(a2, g[2], g[0]), odd_a = weight_a * a * g[1];
+    const Vector even_b = weight_b * fma(b2, g[2], g[0]), odd_b = weight_b * b * g[1];
+    return {weight_0 * g[0], even_a + odd_a, even_a - odd_a, even_b + odd_b, even_b - odd_b, g[2]};
+}
+
+// G^T, the transpose of it.
+[[gnu::always_inline]] inline std::array<Vector, 3> points_to_taps(const std::array<Vector, 6>& m) {
+    const Vector sum_a = weight_a * (m[1] + m[2]), difference_a = weight_a * (m[1] - m[2]);
+    const Vector sum_b = weight_b * (m[3] + m[4]), difference_b = weight_b * (m[3] - m[4]);
+    return {fma(weight_0, m[0], sum_a + sum_b), fma(a, difference_a, b * difference_b),
+            fma(a2, sum_a, fma(b2, sum_b, m[5]))};
+}
+
+// Applies a transform to the columns of a square of vectors and then to its rows:
+// read(row, column) gives values, write(row, column, value) takes them.
+template <size_t From, size_t To, typename Transform, typename Read, typename Write>
+[[gnu::always_inline]] inline void transform_square(Transform transform, Read read, Write write) {
+    std::array<std::array<Vector, From>, To> half;
+#pragma GCC unroll 6
+    for (size_t column = 0; column < From; ++column) {
+        std::array<Vector, From> values;
+#pragma GCC unroll 6
+        for (size_t row = 0; row < From; ++row)
+            values[row] = read(row, column);
+        const std::array<Vector, To> points_of_column = transform(values);
+#pragma GCC unroll 6
+        for (size_t row = 0; row < To; ++row)
+            half[row][column] = points_of_column[row];
+    }
+#pragma GCC unroll 6
+    for (size_t row = 0; row < To; ++row) {
+        const std::array<Vector, To> values = transform(half[row]);
+#pragma GCC unroll 6
+        for (size_t column = 0; column < To; ++column)
+            write(row, column, values[column]);
+    }
+}
+
+// One tile's place: its sample, and the row and column of its first output.
+struct Tile {
+    int64_t sample, row, column;
+};
+
+class Tiles {
+  public:
+    explicit Tiles(const Geometry& geometry)
+        : across_((geometry.width + 3) / 4), each_(across_ * ((geometry.height + 3) / 4)) {}
+    Tile operator[](int64_t index) const {
+        const int64_t inside = index % each_;
+        return {index / each_, inside / across_ * 4, inside % across_ * 4};
+    }
+
+  private:
+    int64_t across_, each_;
+};
+
+alignas(64) constexpr float nothing[block] = {};
+
+// Transforms a tile of one block of channels, image [height, width, 16], with the border of zeros
+// around the image, to target[point * stride].
+template <typename T>
+void transform_input(const T* image, const Geometry& geometry, const Tile& tile, float* target,
+                     int64_t stride) {
+    std::array<bool, 6> row_inside, column_inside;
+    for (int64_t i = 0; i < 6; ++i) {
+        const int64_t row = tile.row - 1 + i, column = tile.column - 1 + i;
+        row_inside[static_cast<size_t>(i)] = row >= 0 && row < geometry.height;
+        column_inside[static_cast<size_t>(i)] = column >= 0 && column < geometry.width;
+    }
+    const T* const corner = image + ((tile.row - 1) * geometry.width + tile.column - 1) * block;
+    const int64_t row_stride = geometry.width * block;
+    transform_square<6, 6>(
+        [](const auto& values) { return to_points(values); },
+        [&](size_t row, size_t column) [[gnu::always_inline]] {
+            const T* const pixel = corner + static_cast<int64_t>(row) * row_stride +
+                                   static_cast<int64_t>(column) * block;
+            return load<block>(row_inside[row] && column_inside[column]
+                                   ? pixel
+                                   : reinterpret_cast<const T*>(nothing));
+        },
+        [&](size_t row, size_t column, Vector value) [[gnu::always_inline]] {
+            store<block>(target + static_cast<int64_t>(6 * row + column) * stride, value);
+        });
+}
+
+// A^T of both sides of points[point * stride], plus the bias, to the image's pixels.
+template <typename T>
+void transform_output(const float* from, int64_t stride, Vector bias, const Geometry& geometry,
+                      const Tile& tile, T* image) {
+    std::array<std::array<Vector, 6>, 4> half;
+#pragma GCC unroll 6
+    for (size_t column = 0; column < 6; ++column) {
+        std::array<Vector, 6> values;
+#pragma GCC unroll 6
+        for (size_t row = 0; row < 6; ++row)
+            values[row] = load<block>(from + static_cast<int64_t>(6 * row + column) * stride);
+        const std::array<Vector, 4> outputs = from_points(values);
+#pragma GCC unroll 4
+        for (size_t row = 0; row < 4; ++row)
+            half[row][column] = outputs[row];
+    }
+    const int64_t columns = std::min<int64_t>(4, geometry.width - tile.column);
+    T* pixels = image + (tile.row * geometry.width + tile.column) * block;
+    for (size_t row = 0; row < 4 && tile.row + static_cast<int64_t>(row) < geometry.height;
+         ++row, pixels += geometry.width * block) {
+        const std::array<Vector, 4> outputs = from_points(half[row]);
+#pragma GCC unroll 4
+        for (int64_t column = 0; column < 4; ++column)
+            if (column < columns)
+                store<block>(pixels + column * block, outputs[static_cast<size_t>(column)] + bias);
+    }
+}
+
+// A of both sides of a tile of the target's gradient, to target[point * stride]; returns the sum
+// of the tile's pixels.
+template <typename T>
+Vector transform_gradient(const T* image, const Geometry& geometry, const Tile& tile, float* target,
+                          int64_t stride) {
+    const T* const corner = image + (tile.row * geometry.width + tile.column) * block;
+    std::array<std::array<Vector, 4>, 6> half;
+    Vector sum{};
+#pragma GCC unroll 4
+    for (size_t column = 0; column < 4; ++column) {
+        std::array<Vector, 4> values;
+#pragma GCC unroll 4
+        for (size_t row = 0; row < 4; ++row) {
+            const bool inside = tile.row + static_cast<int64_t>(row) < geometry.height &&
+                                tile.column + static_cast<int64_t>(column) < geometry.width;
+            const T* const pixel =
+                corner +
+                (static_cast<int64_t>(row) * geometry.width + static_cast<int64_t>(column)) * block;
+            values[row] = load<block>(inside ? pixel : reinterpret_cast<const T*>(nothing));
+        }
+        sum += (values[0] + values[1]) + (values[2] + values[3]);
+        const std::array<Vector, 6> at_points = gradient_to_points(values);
+#pragma GCC unroll 6
+        for (size_t row = 0; row < 6; ++row)
+            half[row][column] = at_points[row];
+    }
+#pragma GCC unroll 6
+    for (size_t row = 0; row < 6; ++row) {
+        const std::array<Vector, 6> at_points = gradient_to_points(half[row]);
+#pragma GCC unroll 6
+        for (size_t column = 0; column < 6; ++column)
+            store<block>(target + static_cast<int64_t>(6 * row + column) * stride,
+                         at_points[column]);
+    }
+    return sum;
+}
+
+// The taps of one input channel and one block of outputs, to target[point * stride].
+void transform_taps(const float* taps, bool rotated, float* target, int64_t stride) {
+    std::array<std::array<Vector, 3>, 6> half;
+#pragma GCC unroll 3
+    for (size_t column = 0; column < 3; ++column) {
+        std::array<Vector, 3> values;
+#pragma GCC unroll 3
+        for (size_t row = 0; row < 3; ++row) {
+            const size_t tap = 3 * row + column;
+            values[row] = load<block>(taps + (rotated ? 8 - tap : tap) * block * block);
+        }
+        const std::array<Vector, 6> at_points = taps_to_points(values);
+#pragma GCC unroll 6
+        for (size_t row = 0; row < 6; ++row)
+            half[row][column] = at_points[row];
+    }
+#pragma GCC unroll 6
+    for (size_t row = 0; row < 6; ++row) {
+        const std::array<Vector, 6> at_points = taps_to_points(half[row]);
+#pragma GCC unroll 6
+        for (size_t column = 0; column < 6; ++column)
+            store<block>(target + static_cast<int64_t>(6 * row + column) * stride,
+                         at_points[column]);
+    }
+}
+
+// The gradient of the taps of one input channel and one block of outputs from points[point *
+// stride].
+void gradient_of_taps(const float* from, int64_t stride, float* taps) {
+    std::array<std::array<Vector, 6>, 3> half;
+#pragma GCC unroll 6
+    for (size_t column = 0; column < 6; ++column) {
+        std::array<Vector, 6> values;
+#pragma GCC unroll 6
+        for (size_t row = 0; row < 6; ++row)
+            values[row] = load<block>(from + static_cast<int64_t>(6 * row + column) * stride);
+        const std::array<Vector, 3> of_column = points_to_taps(values);
+#pragma GCC unroll 3
+        for (size_t row = 0; row < 3; ++row)
+            half[row][column] = of_column[row];
+    }
+#pragma GCC unroll 3
+    for (size_t row = 0; row < 3; ++row) {
+        const std::array<Vector, 3> of_row = points_to_taps(half[row]);
+#pragma GCC unroll 3
+        for (size_t column = 0; column < 3; ++column)
+            store<block>(taps + (3 * row + column) * block * block, of_row[column]);
+    }
+}
+
+// target [R, N * 16] = tiles [input blocks, R, 16] * weights [inputs, N * 16], of one point.
+template <int R, int N>
+void multiply(const float* tiles, int64_t input_blocks, const float* weights, float* target) {
+    Vector sums[R][N] = {};
+    for (int64_t i = 0; i < input_blocks; ++i, tiles += R * block) {
+        for (int channel = 0; channel < block; ++channel, weights += N * block) {
+            Vector row[N];
+#pragma GCC unroll 2
+            for (int n = 0; n < N; ++n)
+                row[n] = load<block>(weights + n * block);
+#pragma GCC unroll 14
+            for (int r = 0; r < R; ++r) {
+                const Vector value = Vector{} + tiles[r * block + channel];
+#pragma GCC unroll 2
+                for (int n = 0; n < N; ++n)
+                    sums[r][n] = fma(value, row[n], sums[r][n]);
+            }
+        }
+    }
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+        for (int n = 0; n < N; ++n)
+            store<block>(target + (r * N + n) * block, sums[r][n]);
+}
+
+// sums [16, 16] of N output blocks, `sums_stride` apart, += the products of one input block's tiles
+// [count, 16] and N output blocks' [count, 16], `stride` apart, over the tiles.
+template <int N>
+void add_products(const float* inputs, const float* outputs, int64_t stride, int64_t count,
+                  float* target, int64_t target_stride) {
+    constexpr int channels = 8;
+    for (int first = 0; first < block; first += channels) {
+        Vector sums[channels][N];
+#pragma GCC unroll 8
+        for (int c = 0; c < channels; ++c)
+#pragma GCC unroll 2
+            for (int n = 0; n < N; ++n)
+                sums[c][n] = load<block>(target + n * target_stride + (first + c) * block);
+        const float* input = inputs + first;
+        const float* output = outputs;
+        for (int64_t t = 0; t < count; ++t, input += block, output += block) {
+            Vector row[N];
+#pragma GCC unroll 2
+            for (int n = 0; n < N; ++n)
+                row[n] = load<block>(output + n * stride);
+#pragma GCC unroll 8
+            for (int c = 0; c < channels; ++c) {
+                const Vector value = Vector{} + input[c];
+#pragma GCC unroll 2
+                for (int n = 0; n < N; ++n)
+                    sums[c][n] = fma(value, row[n], sums[c][n]);
+            }
+        }
+#pragma GCC unroll 8
+        for (int c = 0; c < channels; ++c)
+#pragma GCC unroll 2
+            for (int n = 0; n < N; ++n)
+                store<block>(target + n * target_stride + (first + c) * block, sums[c][n]);
+    }
+}
+
+using Multiply = void (*)(const float*, int64_t, const float*, float*);
+constexpr int most_rows = 14;  // of two blocks each: 28 sums in registers
+
+template <int N, size_t... R>
+constexpr std::array<Multiply, most_rows + 1> multiplies(std::index_sequence<R...>) {
+    return {nullptr, &multiply<static_cast<int>(R) + 1, N>...};
+}
+constexpr auto multiply_one = multiplies<1>(std::make_index_sequence<most_rows>());
+constexpr auto multiply_two = multiplies<2>(std::make_index_sequence<most_rows>());
+
+// Points of one kind lie this far apart, in floats: never a multiple of 4 KiB, which would put all
+// 36 in one set of the cache.
+int64_t apart(int64_t floats) {
+    return floats + block;
+}
+
+// How many tiles go together: rows of the matrix product, and blocks of rows in a group.
+struct Plan {
+    int64_t rows, group;  // in tiles; group is a multiple of rows
+};
+
+// So many tiles a group that what is done once a group counts little, and that they stay in the
+// second level of the cache where they can.
+int64_t groups_of(int64_t tiles, int64_t channels) {
+    const int64_t wanted = std::max<int64_t>(channels >= 256 ? 112 : 56, 896 / channels);
+    return std::max<int64_t>(1, (tiles + wanted / 2) / wanted);
+}
+
+Plan plan_convolve(const Geometry& geometry) {
+    const int64_t tiles = geometry.tiles();
+    const int64_t blocks = (tiles + most_rows - 1) / most_rows;
+    const int64_t rows = (tiles + blocks - 1) / blocks;
+    const int64_t groups = groups_of(tiles, geometry.inputs);
+    return {rows, (blocks + groups - 1) / groups * rows};
+}
+
+int64_t plan_gradient(const Geometry& geometry) {
+    const int64_t tiles = geometry.tiles();
+    const int64_t groups = groups_of(tiles, std::max(geometry.inputs, geometry.outputs));
+    return (tiles + groups - 1) / groups;
+}
+
+size_t bytes_of(int64_t floats) {
+    return static_cast<size_t>(floats) * sizeof(float);
+}
+
+float* take(std::byte*& scratch, int64_t floats) {
+    auto* const taken = reinterpret_cast<float*>(scratch);
+    scratch += bytes_of(floats);
+    return taken;
+}
+
+}  // namespace
+
+bool available() {
+#if defined(__AVX512F__)
+    return true;
+#else
+    return false;
+#endif
+}
+
+size_t convolve_scratch(const Geometry& geometry) {
+    const Plan plan = plan_convolve(geometry);
+    return bytes_of(points * (apart(geometry.inputs * plan.group) +
+                              apart(geometry.inputs * 2 * block) + apart(plan.group * 2 * block)));
+}
+
+template <typename T>
+void convolve(const Geometry& geometry, const T* source, const Weights& weights, const float* bias,
+              T* target, std::byte* scratch) {
+    const auto [rows, group] = plan_convolve(geometry);
+    const int64_t input_blocks = geometry.inputs / block, output_blocks = geometry.outputs / block;
+    const int64_t pixels = geometry.height * geometry.width * block;
+    const int64_t tiles_apart = apart(geometry.inputs * group);
+    // [36][group / rows][inputs / 16][rows][16]
+    float* const transformed = take(scratch, points * tiles_apart);
+    // [36][inputs][1 or 2 blocks of 16], [36][group][1 or 2 blocks of 16]
+    float* const taps = take(scratch, points * apart(geometry.inputs * 2 * block));
+    float* const products = take(scratch, points * apart(group * 2 * block));
+    const Tiles tiles(geometry);
+    const int64_t count = geometry.tiles();
+    for (int64_t first = 0; first < count; first += group) {
+        const int64_t in_group = std::min(group, count - first);
+        for (int64_t t = 0; t < in_group; ++t) {
+            const Tile tile = tiles[first + t];
+            float* const place = transformed + t / rows * rows * geometry.inputs + t % rows * block;
+            for (int64_t i = 0; i < input_blocks; ++i)
+                transform_input(source + (tile.sample * input_blocks + i) * pixels, geometry, tile,
+                                place + i * rows * block, tiles_apart);
+        }
+        for (int64_t output = 0; output < output_blocks; output += 2) {
+            const int64_t width = std::min<int64_t>(2, output_blocks - output);
+            const int64_t taps_apart = apart(geometry.inputs * width * block);
+            const int64_t products_apart = apart(group * width * block);
+            for (int64_t i = 0; i < geometry.inputs; ++i)
+                for (int64_t n = 0; n < width; ++n)
+                    transform_taps(weights.data + i / block * weights.input_stride +
+                                       (output + n) * weights.output_stride + i % block * block,
+                                   weights.rotated, taps + (i * width + n) * block, taps_apart);
+            const Multiply multiply_rows =
+                (width == 2 ? multiply_two : multiply_one)[static_cast<size_t>(rows)];
+            for (int64_t point = 0; point < points; ++point)
+                for (int64_t row = 0; row < in_group; row += rows)
+                    multiply_rows(transformed + point * tiles_apart + row * geometry.inputs,
+                                  input_blocks, taps + point * taps_apart,
+                                  products + point * products_apart + row * width * block);
+            for (int64_t t = 0; t < in_group; ++t) {
+                const Tile tile = tiles[first + t];
+                for (int64_t n = 0; n < width; ++n)
+                    transform_output(products + (t * width + n) * block, products_apart,
+                                     bias ? load<block>(bias + (output + n) * block) : Vector{},
+                                     geometry, tile,
+                                     target + (tile.sample * output_blocks + output + n) * pixels);
+            }
+        }
+    }
+}
+
+size_t weight_gradient_scratch(const Geometry& geometry) {
+    const int64_t group = plan_gradient(geometry);
+    return bytes_of(points * (apart(geometry.inputs * group) + apart(geometry.outputs * group) +
+                              apart(geometry.inputs * geometry.outputs)));
+}
+
+template <typename T>
+void weight_gradient(const Geometry& geometry, const T* source, const T* target_gradient,
+                     float* gradient, float* bias_gradient, std::byte* scratch) {
+    const int64_t group = plan_gradient(geometry);
+    const int64_t input_blocks = geometry.inputs / block, output_blocks = geometry.outputs / block;
+    const int64_t pixels = geometry.height * geometry.width * block;
+    const int64_t inputs_apart = apart(geometry.inputs * group);
+    const int64_t outputs_apart = apart(geometry.outputs * group);
+    const int64_t sums_apart = apart(geometry.inputs * geometry.outputs);
+    constexpr int64_t square = block * block;
+    float* const inputs = take(scratch, points * inputs_apart);    // [36][inputs / 16][group][16]
+    float* const outputs = take(scratch, points * outputs_apart);  // [36][outputs / 16][group][16]
+    // [36][outputs / 16][inputs / 16][16 in][16 out]
+    float* const sums = take(scratch, points * sums_apart);
+    std::memset(sums, 0, bytes_of(points * sums_apart));
+    if (bias_gradient)
+        std::memset(bias_gradient, 0, bytes_of(geometry.outputs));
+    const Tiles tiles(geometry);
+    const int64_t count = geometry.tiles();
+    for (int64_t first = 0; first < count; first += group) {
+        const int64_t in_group = std::min(group, count - first);
+        for (int64_t i = 0; i < input_blocks; ++i)
+            for (int64_t t = 0; t < in_group; ++t) {
+                const Tile tile = tiles[first + t];
+                transform_input(source + (tile.sample * input_blocks + i) * pixels, geometry, tile,
+                                inputs + (i * group + t) * block, inputs_apart);
+            }
+        for (int64_t o = 0; o < output_blocks; ++o) {
+            Vector sum{};
+            for (int64_t t = 0; t < in_group; ++t) {
+                const Tile tile = tiles[first + t];
+                sum += transform_gradient(
+                    target_gradient + (tile.sample * output_blocks + o) * pixels, geometry, tile,
+                    outputs + (o * group + t) * block, outputs_apart);
+            }
+            if (bias_gradient)
+                store<block>(bias_gradient + o * block,
+                             load<block>(bias_gradient + o * block) + sum);
+        }
+        for (int64_t point = 0; point < points; ++point) {
+            const float* const from = inputs + point * inputs_apart;
+            for (int64_t o = 0; o < output_blocks; o += 2) {
+                const float* const to = outputs + point * outputs_apart + o * group * block;
+                const auto add = o + 1 < output_blocks ? add_products<2> : add_products<1>;
+                for (int64_t i = 0; i < input_blocks; ++i)
+                    add(from + i * group * block, to, group * block, in_group,
+                        sums + point * sums_apart + (o * input_blocks + i) * square,
+                        input_blocks * square);
+            }
+        }
+    }
+    for (int64_t pair = 0; pair < output_blocks * input_blocks; ++pair)
+        for (int64_t i = 0; i < block; ++i)
+            gradient_of_taps(sums + pair * square + i * block, sums_apart,
+                             gradient + pair * 9 * square + i * block);
+}
+
+template void convolve(const Geometry&, const float*, const Weights&, const float*, float*,
+                       std::byte*);
+template void convolve(const Geometry&, const Bf16*, const Weights&, const float*, Bf16*,
+                       std::byte*);
+template void weight_gradient(const Geometry&, const float*, const float*, float*, float*,
+                              std::byte*);
+template void weight_gradient(const Geometry&, const Bf16*, const Bf16*, float*, float*,
+                              std::byte*);
+
+}  // namespace trainer::cpu::winograd
