@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <future>
+#include <iostream>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -285,19 +286,22 @@ ExitCode run_cluster_in_process(const Config& config) {
 
     const StopSignals signals;
     std::exception_ptr failure;
+    std::vector<std::string> profile;  // of worker 0
     {
         WorkerThreads team;
         for (int rank = 0; rank < workers; ++rank)
             team.start([&, rank] {
                 Link link(transport(), link_options(config, plan, addresses, rank));
-                ClusterWorker(config, plan, training, [&]() -> const Dataset& { return test; },
-                              link,
-                              {.threads = threads,
-                               .first_processor = own_processors ? rank * threads : -1,
-                               .signal = {},
-                               .log = [](const std::string&) {},
-                               .exposition = nullptr})
-                    .run();
+                ClusterWorker worker(config, plan, training,
+                                     [&]() -> const Dataset& { return test; }, link,
+                                     {.threads = threads,
+                                      .first_processor = own_processors ? rank * threads : -1,
+                                      .signal = {},
+                                      .log = [](const std::string&) {},
+                                      .exposition = nullptr});
+                worker.run();
+                if (rank == 0 && config.profile)
+                    profile = worker.profile();
             });
         try {
             for (const auto& node : nodes)
@@ -315,7 +319,10 @@ ExitCode run_cluster_in_process(const Config& config) {
         coordinator.failed(text_of(failure));
         std::rethrow_exception(failure);
     }
-    return coordinator.finish();
+    const ExitCode code = coordinator.finish();
+    for (const std::string& line : profile)
+        std::cout << line << "\n";
+    return code;
 }
 
 ExitCode run_server(const Config& config, std::optional<int> rank) {
@@ -400,13 +407,16 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
                 signals.emplace();
             }
             try {
-                const ExitCode code = ClusterWorker(config, plan, training, test_images, *link,
-                                                    {.threads = computing_threads(config),
-                                                     .first_processor = config.threads ? -1 : 0,
-                                                     .signal = [&] { return signals->number(); },
-                                                     .log = say,
-                                                     .exposition = metrics.exposition()})
-                                          .run();
+                ClusterWorker worker(config, plan, training, test_images, *link,
+                                     {.threads = computing_threads(config),
+                                      .first_processor = config.threads ? -1 : 0,
+                                      .signal = [&] { return signals->number(); },
+                                      .log = say,
+                                      .exposition = metrics.exposition()});
+                const ExitCode code = worker.run();
+                if (config.profile)
+                    for (const std::string& line : worker.profile())
+                        log.say(line);
                 log.say(code == ExitCode::done ? "worker       is done"
                                                : "worker       has stopped, as it was asked to");
                 return code;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "optim/server.h"
+#include "tools/trainer/profile.h"
 #include "tools/trainer/setup.h"
 
 namespace trainer {
@@ -117,6 +118,11 @@ ExitCode ClusterWorker::run() {
         link_.fail(error.what());
         throw;
     }
+}
+
+std::vector<std::string> ClusterWorker::profile() {
+    const int64_t images = part_of(config_.data.batch_size, 0, backend_->lanes().count()).count;
+    return profile_lines(worker_.executor().times(), spent_.steps, images);
 }
 
 ExitCode ClusterWorker::train() {

@@ -40,6 +40,9 @@ class ClusterWorker {
     /// Trains to the end of the run, or to a stop, and takes leave. An Error ends the link too.
     ExitCode run();
 
+    /// What --profile prints of its steps in this process.
+    std::vector<std::string> profile();
+
   private:
     /// Of who evaluates: one version of the model, apart from what is being trained.
     struct Scorer;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tools/trainer/format.h"
 #include "tools/trainer/model_card.h"
 #include "tools/trainer/setup.h"
 
@@ -14,13 +15,6 @@ namespace {
 
 using job::append;
 using job::bytes_of;
-
-template <typename... Values>
-std::string format(const char* pattern, Values... values) {
-    char text[256];
-    std::snprintf(text, sizeof text, pattern, values...);
-    return text;
-}
 
 double share(double part, double whole) {
     return whole > 0 ? part / whole : 0;

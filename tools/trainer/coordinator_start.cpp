@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tools/trainer/coordinator.h"
+#include "tools/trainer/format.h"
 #include "tools/trainer/model_card.h"
 #include "tools/trainer/setup.h"
 
@@ -13,12 +14,6 @@ namespace {
 
 using job::append;
 using job::bytes_of;
-
-std::string format(const char* pattern, double value) {
-    char text[64];
-    std::snprintf(text, sizeof text, pattern, value);
-    return text;
-}
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tools/trainer/format.h"
 #include "tools/trainer/version.h"
 
 namespace trainer {
@@ -47,13 +48,6 @@ double top1_of(const LossSums& sums) {
 }
 double top5_of(const LossSums& sums) {
     return mean(static_cast<double>(sums.top5), sums.samples);
-}
-
-template <typename... Values>
-std::string format(const char* pattern, Values... values) {
-    char text[256];
-    std::snprintf(text, sizeof text, pattern, values...);
-    return text;
 }
 
 std::string time_text(const char* pattern) {

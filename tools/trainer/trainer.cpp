@@ -6,18 +6,13 @@
 #include <filesystem>
 
 #include "tools/trainer/data_hint.h"
+#include "tools/trainer/format.h"
 #include "tools/trainer/model_card.h"
+#include "tools/trainer/profile.h"
 #include "tools/trainer/setup.h"
 
 namespace trainer {
 namespace {
-
-template <typename... Values>
-std::string format(const char* pattern, Values... values) {
-    char text[256];
-    std::snprintf(text, sizeof text, pattern, values...);
-    return text;
-}
 
 std::string gibibytes(double bytes) {
     return bytes < 0x1p30 ? format("%.0f MiB", bytes * 0x1p-20)
@@ -391,12 +386,9 @@ void Trainer::summarize() {
 }
 
 void Trainer::print_profile() {
-    const double steps = static_cast<double>(std::max<int64_t>(spent_.steps, 1));
-    log_.say("profile      ms a step forward, backward; kind; implementation; name");
-    for (const OperationTime& time : worker_.executor().times())
-        log_.say(format("%9.3f %9.3f  %-13s %-24s %s", 1e3 * time.forward_s / steps,
-                        1e3 * time.backward_s / steps, time.kind.c_str(),
-                        time.implementation.c_str(), time.name.c_str()));
+    const int64_t images = part_of(config_.data.batch_size, 0, backend_->lanes().count()).count;
+    for (const std::string& line : profile_lines(worker_.executor().times(), spent_.steps, images))
+        log_.say(line);
 }
 
 bool Trainer::is_end_of(int64_t epochs) const {
