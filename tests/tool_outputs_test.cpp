@@ -20,6 +20,7 @@
 #include "tools/trainer/event_file.h"
 #include "tools/trainer/export.h"
 #include "tools/trainer/exposition.h"
+#include "tools/trainer/metrics.h"
 #include "tools/trainer/model_card.h"
 #include "tools/trainer/predict.h"
 #include "tools/trainer/trainer.h"
@@ -163,6 +164,26 @@ TEST_F(OutputsTest, TensorBoardReadsTheNumbersOfTheLogOnceAStep) {
     train({"checkpoint.resume=never"});
     EXPECT_EQ(files_with(folder_ / "run", "events.out.tfevents.").size(), 1u);
     EXPECT_EQ(files_with(folder_ / "run", "old_events.").size(), 2u);
+}
+
+// Two runs in one log.dir each cut off the other's lines.
+TEST_F(OutputsTest, ALogThatIsBeingWrittenIsNobodyElses) {
+    const fs::path path = folder_ / "metrics.jsonl";
+    {
+        LineFile first(path);
+        first.write("one");
+        try {
+            LineFile second(path);
+            FAIL() << "two runs write one log";
+        } catch (const Error& error) {
+            EXPECT_EQ(std::string(error.what()),
+                      "log.dir: another run is writing '" + path.string() +
+                          "'; set log.dir to another directory, or wait for its end");
+        }
+        first.write("two");
+    }
+    LineFile later(path);
+    EXPECT_EQ(fs::file_size(path), 8U);
 }
 
 TEST_F(OutputsTest, ACheckpointKnowsItsInput) {

@@ -352,11 +352,12 @@ TEST_F(TrainingTest, AFinishedRunAndMoreEpochs) {
     const std::string before = contents(dir("a") / "metrics.jsonl");
     const Outcome again = run("a", two);
     EXPECT_EQ(again.code, 0);
-    expect_part(again.text, "nothing left to do");
+    expect_part(again.text, "are done; a greater train.epochs goes on from here");
     EXPECT_EQ(contents(dir("a") / "metrics.jsonl"), before);
     const Outcome more = run("a", three);
     EXPECT_EQ(more.code, 0) << more.text;
     EXPECT_EQ(latest("a"), 27);
+    expect_part(run("a", three).text, "are done; a greater train.max_steps goes on from here");
     ASSERT_EQ(run("b", three).code, 0);
     expect_same_checkpoints("a", "b");
 }
@@ -466,7 +467,11 @@ TEST_F(TrainingTest, StartsFromAModelOfAnotherHead) {
                                     "model={name: resnet32, init: "
                                     "runs/a/latest/model.safetensors}"});
     EXPECT_EQ(wrong.code, 1);
+    expect_part(wrong.text, "error: model.init: ");
     expect_part(wrong.text, "has no tensor 'layer1.3.conv1.weight'");
+    const Outcome absent = run("d", {"--set", "model.init=nothing.safetensors"});
+    EXPECT_EQ(absent.code, 1);
+    expect_part(absent.text, "error: model.init: ");
 }
 
 TEST_F(TrainingTest, FrozenTensorsAreHeldStill) {

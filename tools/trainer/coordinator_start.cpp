@@ -97,15 +97,8 @@ void JobCoordinator::restore() {
 void JobCoordinator::start_afresh() {
     state_ = {};
     rhythm_ = rhythm_of(config_, training_);
-    initialize_weights(arena_, config_.seed);
-    initialize_weights(statistics_, config_.seed);
-    if (config_.model.init.empty())
-        return;
-    const SafetensorsFile file(config_.model.init);
-    const InitResult result = read_model(file, plan_.network, arena_, statistics_);
-    log_->say("start        from " + config_.model.init);
-    for (const std::string& name : result.fresh)
-        log_->say("             " + name + " is of another size there, and starts afresh");
+    for (const std::string& line : start_model(config_, plan_.network, arena_, statistics_))
+        log_->say(line);
 }
 
 void JobCoordinator::call(const Request& request, const std::string& name, PooledBytes body) {

@@ -123,6 +123,9 @@ LineFile::LineFile(const fs::path& path)
           }
       }()),
       size_(file_.size()) {
+    if (!file_.lock())
+        throw Error("log.dir: another run is writing '" + path.string() +
+                    "'; set log.dir to another directory, or wait for its end");
     char last = '\n';
     int64_t whole = size_;
     while (whole > 0) {

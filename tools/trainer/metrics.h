@@ -54,7 +54,8 @@ struct RunFacts {
 /// written that is said once, and the run goes on.
 class LineFile {
   public:
-    /// Cuts off the end of a line that a killed run left behind.
+    /// Cuts off the end of a line that a killed run left behind. Throws Error where another run
+    /// has the file.
     explicit LineFile(const std::filesystem::path& path);
     void write(const std::string& line);
     bool empty() const { return size_ == 0; }

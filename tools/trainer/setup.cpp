@@ -282,4 +282,23 @@ InitResult read_model(const SafetensorsFile& file, const Network& network,
     return result;
 }
 
+std::vector<std::string> start_model(const Config& config, const Network& network,
+                                     ParameterArena& parameters, ParameterArena& statistics) {
+    initialize_weights(parameters, config.seed);
+    initialize_weights(statistics, config.seed);
+    if (config.model.init.empty())
+        return {};
+    try {
+        const InitResult result =
+            read_model(SafetensorsFile(config.model.init), network, parameters, statistics);
+        std::vector<std::string> lines{"start        from " + config.model.init};
+        for (const std::string& name : result.fresh)
+            lines.push_back("             " + name +
+                            " is of another size there, and starts afresh");
+        return lines;
+    } catch (const Error& error) {
+        throw Error(std::string("model.init: ") + error.what());
+    }
+}
+
 }  // namespace trainer

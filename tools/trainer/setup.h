@@ -74,4 +74,10 @@ struct InitResult {
 InitResult read_model(const SafetensorsFile& file, const Network& network,
                       const ParameterArena& parameters, const ParameterArena& statistics);
 
+/// What a run that starts afresh has: weights and statistics drawn from the seed, then of
+/// model.init where one is given. Returns lines for people. Throws Error that names model.init
+/// where it cannot be read or does not fit.
+std::vector<std::string> start_model(const Config& config, const Network& network,
+                                     ParameterArena& parameters, ParameterArena& statistics);
+
 }  // namespace trainer

@@ -158,15 +158,8 @@ void Trainer::restore(const Checkpoint& checkpoint) {
 }
 
 void Trainer::start_afresh() {
-    initialize_weights(parameters_, config_.seed);
-    initialize_weights(statistics_, config_.seed);
-    if (config_.model.init.empty())
-        return;
-    const SafetensorsFile file(config_.model.init);
-    const InitResult result = read_model(file, network_, parameters_, statistics_);
-    log_.say("start        from " + config_.model.init);
-    for (const std::string& name : result.fresh)
-        log_.say("             " + name + " is of another size there, and starts afresh");
+    for (const std::string& line : start_model(config_, network_, parameters_, statistics_))
+        log_.say(line);
 }
 
 ExitCode Trainer::run() {
@@ -174,8 +167,10 @@ ExitCode Trainer::run() {
     resumed_.reset();
     const bool evaluated = state_.evaluated == state_.step;
     if (!fresh && is_last() && evaluated && !unsaved_) {
-        log_.say("nothing left to do: all " + grouped(total_steps_) + " steps are done; more " +
-                 "train.epochs go on from here");
+        log_.say("nothing left to do: all " + grouped(total_steps_) +
+                 " steps are done; a greater " +
+                 (config_.train.max_steps ? "train.max_steps goes" : "train.epochs goes") +
+                 " on from here");
         summarize();
         return ExitCode::done;
     }
