@@ -397,7 +397,7 @@ inline std::vector<OperationCase> convolutions() {
              {{64, 14, 14}, {.out_channels = 128, .kernel = 1, .stride = 2, .padding = 0}},
              {{256, 2, 2}, {.out_channels = 256}},
              {{16, 22, 19}, {.out_channels = 48, .bias = true}},  // by Winograd where it is had
-             {{32, 24, 24}, {.out_channels = 16}}})
+             {{32, 24, 24}, {.out_channels = 32}}})
         result.push_back(convolution(c));
     return result;
 }

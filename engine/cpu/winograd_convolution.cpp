@@ -1,4 +1,6 @@
 // The convolutions that winograd.h computes, where it is faster than oneDNN's direct kernels.
+#include <algorithm>
+
 #include "engine/cpu/operations.h"
 #include "engine/cpu/winograd.h"
 
@@ -123,14 +125,16 @@ bool winograd_pays(const Context& context, const Binding& binding) {
     const Shape& weights = parameter_info(binding, 0).shape;
     if (weights[0] % 16 != 0 || weights[1] % 16 != 0)
         return false;
-    // Tiles that are mostly border, or too few to share the transform of the weights, cost more
-    // than they save; in bf16 the direct way has twice the speed of fp32.
+    // Tiles that are mostly border, too few to share the transform of the weights, or of too few
+    // channels to share theirs, cost more than they save; in bf16 the direct way has twice the
+    // speed of fp32.
     const auto lanes = static_cast<int64_t>(context.lanes.size());
     const winograd::Geometry geometry{(binding.batch + lanes - 1) / lanes, weights[1], weights[0],
                                       node.shape[1], node.shape[2]};
     const bool fp32 = context.precision == Precision::fp32;
     const int64_t pixels = geometry.samples * geometry.height * geometry.width;
-    return geometry.tiles() >= (fp32 ? 24 : 64) && pixels >= (fp32 ? 8 : 12) * geometry.tiles();
+    return std::min(geometry.inputs, geometry.outputs) >= (fp32 ? 16 : 32) &&
+           geometry.tiles() >= (fp32 ? 24 : 64) && pixels >= (fp32 ? 8 : 12) * geometry.tiles();
 }
 
 std::unique_ptr<Operation> build_winograd_convolution(Context& context, const Binding& binding) {
