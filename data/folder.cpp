@@ -198,11 +198,74 @@ std::shared_ptr<const ImageStore> make_folder_store(fs::path directory, TextTabl
     return std::make_shared<FolderStore>(std::move(directory), std::move(files));
 }
 
-bool FolderLayout::has_test() const {
+void check_same_classes(const std::vector<std::string>& training,
+                        const std::vector<std::string>& test, const std::string& where) {
+    if (training == test)
+        return;
+    size_t i = 0;
+    while (i < training.size() && i < test.size() && training[i] == test[i])
+        ++i;
+    const bool more = i == training.size() || (i < test.size() && test[i] < training[i]);
+    throw Error("'" + where + "': the test images have the class " +
+                (more ? "'" + test[i] + "', which the training images have not"
+                      : "not '" + training[i] + "', which the training images have") +
+                "; labels would mean something else");
+}
+
+std::string empty_classes(const std::vector<std::string>& classes,
+                          const std::vector<int32_t>& labels, const std::string& images) {
+    std::vector<bool> has_some(classes.size());
+    for (const int32_t label : labels)
+        has_some[static_cast<size_t>(label)] = true;
+    constexpr int64_t most_names = 5;
+    int64_t count = 0;
+    std::string names;
+    for (size_t i = 0; i < classes.size(); ++i)
+        if (!has_some[i] && ++count <= most_names)
+            names += (count > 1 ? ", '" : "'") + classes[i] + "'";
+    if (count == 0)
+        return "";
+    return std::to_string(count) + " of " + std::to_string(classes.size()) + " classes " +
+           (count == 1 ? "has" : "have") + " no " + images + ": " + names +
+           (count > most_names ? ", ..." : "");
+}
+
+fs::path FolderLayout::test_directory() const {
     std::error_code error;
-    return held_out > 0 || (fs::is_directory(directory / "train", error) &&
-                            (fs::is_directory(directory / "val", error) ||
-                             fs::is_directory(directory / "test", error)));
+    if (fs::is_directory(directory / "train", error))
+        for (const char* name : {"val", "test"})
+            if (fs::is_directory(directory / name, error))
+                return directory / name;
+    return {};
+}
+
+namespace {
+
+bool has_folders(const fs::path& directory) {
+    const std::vector<fs::directory_entry> entries = entries_of(directory);
+    return std::any_of(entries.begin(), entries.end(), [](const fs::directory_entry& entry) {
+        std::error_code error;
+        return !hidden(entry.path()) && entry.is_directory(error);
+    });
+}
+
+}  // namespace
+
+bool FolderLayout::has_test() const {
+    return held_out > 0 || !test_directory().empty();
+}
+
+std::string FolderLayout::unused() const {
+    const fs::path testing = test_directory();
+    if (held_out > 0 && !testing.empty())
+        return settings.held_out + " holds nothing out: the test images are those of '" +
+               testing.string() + "'";
+    if (!val_labels.empty() && testing.empty())
+        return settings.val_labels + " is not read: '" + directory.string() + "' has no val/";
+    if (!val_labels.empty() && has_folders(testing))
+        return settings.val_labels + " is not read: the class folders of '" + testing.string() +
+               "' say the classes";
+    return "";
 }
 
 std::vector<std::string> FolderLayout::class_names() const {
@@ -214,20 +277,15 @@ std::vector<std::string> FolderLayout::class_names() const {
 FolderListing FolderLayout::list(Split split) const {
     std::error_code error;
     if (!fs::is_directory(directory, error))
-        throw Error("'" + directory.string() + "' is no directory; set data.dir to where it is");
+        throw Error("'" + directory.string() + "' is no directory; set " + settings.directory +
+                    " to where it is");
     const bool has_train = fs::is_directory(directory / "train", error);
     const fs::path training = has_train ? directory / "train" : directory;
-    const fs::path testing =
-        fs::is_directory(directory / "val", error) ? directory / "val" : directory / "test";
-    const bool has_test = has_train && fs::is_directory(testing, error);
-    if (split == Split::train && (has_test || held_out == 0))
+    const fs::path testing = test_directory();
+    if (split == Split::train && (!testing.empty() || held_out == 0))
         return list_class_folders(training);
-    if (has_test) {
-        const auto subdirectory = [&](const fs::directory_entry& entry) {
-            return !hidden(entry.path()) && entry.is_directory(error);
-        };
-        const std::vector<fs::directory_entry> entries = entries_of(testing);
-        if (std::any_of(entries.begin(), entries.end(), subdirectory))
+    if (!testing.empty()) {
+        if (has_folders(testing))
             return list_class_folders(testing);
         std::vector<fs::path> candidates{directory / "val_labels.txt",
                                          directory / "LOC_val_solution.csv"};
@@ -237,13 +295,14 @@ FolderListing FolderLayout::list(Split split) const {
             if (fs::exists(labels, error))
                 return list_flat_folder(testing, labels, list_class_names(training));
         throw Error("'" + testing.string() + "' has no class folders, and there is no '" +
-                    candidates[0].string() +
-                    "' that says the class of each file; set data.val_labels");
+                    candidates[0].string() + "' that says the class of each file; set " +
+                    settings.val_labels);
     }
     if (held_out == 0)
         throw Error("'" + directory.string() +
                     "' has no val/ with the test images; make it, or "
-                    "hold out a share of the training images with data.split, e.g. 0.1");
+                    "hold out a share of the training images with " +
+                    settings.held_out + ", e.g. 0.1");
     const FolderListing all = list_class_folders(training);
     return all.part([&](int64_t i) {
         const std::string_view path = all.files[i];

@@ -52,6 +52,20 @@ FolderListing list_flat_folder(const std::filesystem::path& directory,
 std::shared_ptr<const ImageStore> make_folder_store(std::filesystem::path directory,
                                                     TextTable files);
 
+/// Throws Error, which names the first class that differs, where the classes of the test images of
+/// `where` are others than those of its training images: a label would mean something else.
+void check_same_classes(const std::vector<std::string>& training,
+                        const std::vector<std::string>& test, const std::string& where);
+
+/// "2 of 10 classes have no <images>: 'a', 'b'", the first few by name; empty where all have some.
+std::string empty_classes(const std::vector<std::string>& classes,
+                          const std::vector<int32_t>& labels, const std::string& images);
+
+/// What messages call the settings that a FolderLayout was made of.
+struct FolderSettings {
+    std::string directory = "data.dir", val_labels = "data.val_labels", held_out = "data.split";
+};
+
 /// The splits of an ILSVRC2012 folder, or of one's own class folders: train/ and val/ (or test/),
 /// or, without them, class folders alone. `val_labels`: of a flat val/; empty: val_labels.txt or
 /// LOC_val_solution.csv. `held_out`: where there is no val/, the share of the files that are the
@@ -60,13 +74,21 @@ struct FolderLayout {
     std::filesystem::path directory;
     std::string val_labels;
     double held_out = 0;
+    FolderSettings settings = {};
 
+    /// What val_labels or held_out say that nothing here asks for; empty: both are used, or not
+    /// given.
+    std::string unused() const;
     /// Throws Error where the split is not there.
     FolderListing list(Split split) const;
     /// Whether there is a test split, or one is held out.
     bool has_test() const;
     /// Those of the training split.
     std::vector<std::string> class_names() const;
+
+  private:
+    /// val/ or test/ beside train/; empty: there is none.
+    std::filesystem::path test_directory() const;
 };
 
 }  // namespace trainer

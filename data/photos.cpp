@@ -8,24 +8,6 @@ namespace trainer {
 
 namespace {
 
-/// "'b', which the training images have not" of the first class that differs.
-std::string first_difference(const std::vector<std::string>& training,
-                             const std::vector<std::string>& test) {
-    size_t i = 0;
-    while (i < training.size() && i < test.size() && training[i] == test[i])
-        ++i;
-    if (i == training.size() || (i < test.size() && test[i] < training[i]))
-        return "'" + test[i] + "', which the training images have not";
-    return "not '" + training[i] + "', which the training images have";
-}
-
-void check_classes(const std::vector<std::string>& training, const std::vector<std::string>& test,
-                   const std::string& dir) {
-    if (training != test)
-        throw Error("'" + dir + "': the test images have the class " +
-                    first_difference(training, test) + "; labels would mean something else");
-}
-
 void take_listing(FolderListing listing, const PhotoOptions& options, Dataset& dataset) {
     if (!listing.faults.empty() && !options.skip_corrupt)
         throw Error(listing.faults[0] + "; data.on_corrupt: skip goes on without it");
@@ -39,11 +21,26 @@ void take_listing(FolderListing listing, const PhotoOptions& options, Dataset& d
 void take_shards(const DatasetOptions& options, Dataset& dataset) {
     ShardSet set = open_shards(options.dir, options.split == Split::train ? "train" : "val");
     if (options.split == Split::test)
-        check_classes(ShardFile(list_shards(options.dir, "train").front()).contents().classes,
-                      set.classes, options.dir);
+        check_same_classes(ShardFile(list_shards(options.dir, "train").front()).contents().classes,
+                           set.classes, options.dir);
     dataset.class_names = std::move(set.classes);
     dataset.labels = std::move(set.labels);
     dataset.photos.store = std::move(set.store);
+}
+
+/// What a user may have meant otherwise.
+void note_oddities(const FolderLayout& layout, bool packed, Dataset& dataset) {
+    const auto note = [&](const std::string& line) {
+        if (!line.empty())
+            dataset.notes.push_back(line);
+    };
+    note(empty_classes(dataset.class_names, dataset.labels, "training images"));
+    if (!packed)
+        note(layout.unused());
+    else if (layout.held_out > 0 || !layout.val_labels.empty())
+        note((layout.held_out > 0 ? "data.split" : "data.val_labels") +
+             std::string(" does nothing: '") + layout.directory.string() +
+             "' holds shards, whose splits and classes are fixed");
 }
 
 }  // namespace
@@ -58,14 +55,16 @@ Dataset list_photos(const DatasetOptions& options) {
     dataset.photos.upright = photos.upright;
     dataset.photos.skip_corrupt = photos.skip_corrupt;
     const bool packed = has_shards(options.dir, "train") || has_shards(options.dir, "val");
+    const FolderLayout layout{options.dir, photos.val_labels, photos.held_out};
     if (packed) {
         take_shards(options, dataset);
     } else {
-        const FolderLayout layout{options.dir, photos.val_labels, photos.held_out};
         take_listing(layout.list(options.split), photos, dataset);
         if (options.split == Split::test)
-            check_classes(layout.class_names(), dataset.class_names, options.dir);
+            check_same_classes(layout.class_names(), dataset.class_names, options.dir);
     }
+    if (options.split == Split::train)
+        note_oddities(layout, packed, dataset);
     dataset.count = std::ssize(dataset.labels);
     dataset.classes = std::ssize(dataset.class_names);
     if (dataset.count == 0)

@@ -129,6 +129,34 @@ TEST(Folder, FlatValidationTakesItsClassesFromAFile) {
     EXPECT_EQ(message("v_1 n01\n\nv_2.JPEG n02\n"), "no error");
 }
 
+TEST(Folder, SettingsThatDoNothingAndClassesWithoutImagesAreSaid) {
+    const TemporaryFolder dir;
+    for (const char* name : {"train/a/1", "train/b/1", "val/a/1", "val/b/1"})
+        touch(dir / name);
+    const auto notes = [&](const PhotoOptions& photos) {
+        return load_dataset({.dataset = "folder", .dir = dir.path().string(), .photos = photos})
+            .notes;
+    };
+    const std::string val = (dir / "val").string();
+    EXPECT_TRUE(notes({}).empty());
+    EXPECT_EQ(
+        notes({.held_out = 0.1}),
+        std::vector{"data.split holds nothing out: the test images are those of '" + val + "'"});
+    EXPECT_EQ(notes({.val_labels = "mine.txt"}),
+              std::vector{"data.val_labels is not read: the class folders of '" + val +
+                          "' say the classes"});
+    fs::create_directories(dir / "train/c");
+    fs::create_directories(dir / "val/c");
+    EXPECT_EQ(notes({}), std::vector<std::string>{"1 of 3 classes has no training images: 'c'"});
+    fs::remove_all(dir / "val");
+    EXPECT_EQ(notes({.val_labels = "mine.txt"}).back(),
+              "data.val_labels is not read: '" + dir.path().string() + "' has no val/");
+
+    EXPECT_EQ(empty_classes({"a", "b", "c", "d", "e", "f", "g"}, {3}, "images"),
+              "6 of 7 classes have no images: 'a', 'b', 'c', 'e', 'f', ...");
+    EXPECT_EQ(empty_classes({"a", "b"}, {1, 0, 0}, "images"), "");
+}
+
 TEST(Folder, ASplitIsHeldOutByPathAndMovesNoOtherImage) {
     const TemporaryFolder dir;
     for (int i = 0; i < 400; ++i)

@@ -1,48 +1,20 @@
-// tools/convert: folders to shards and what it does with the odd files in them; CIFAR and IDX there
-// and back.
+// tools/convert: folders to shards and what it does with the odd files in them.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <atomic>
 #include <functional>
-#include <sstream>
 
 #include "data/dataset.h"
 #include "data/jpeg.h"
 #include "data/shards.h"
+#include "tests/conversion.h"
 #include "tests/photos.h"
-#include "tests/python.h"
 #include "tools/conversion/convert.h"
-#include "tools/conversion/pickle.h"
 #include "tools/conversion/small_images.h"
 
 namespace trainer::convert {
 namespace {
 
-namespace fs = std::filesystem;
 using Bytes = std::vector<std::byte>;
-
-const std::function<bool()> never = [] { return false; };
-
-bool can_encode() {
-    try {
-        encode_png(waves(2, 2));
-        return has_jpeg_library();
-    } catch (const UsageError&) {
-        return false;
-    }
-}
-
-#define NEEDS_LIBRARIES() \
-    if (!can_encode())    \
-    GTEST_SKIP() << "this build writes no PNG or no JPEG"
-
-/// Runs `work` and returns its result and what it printed.
-std::pair<int, std::string> printed(const std::function<int()>& work) {
-    testing::internal::CaptureStdout();
-    const int code = work();
-    return {code, testing::internal::GetCapturedStdout()};
-}
 
 /// train/ of three classes with twelve photographs, val/ with three.
 void make_photos(const fs::path& dir) {
@@ -53,14 +25,6 @@ void make_photos(const fs::path& dir) {
     for (int i = 0; i < 3; ++i)
         write_bytes(dir / "val" / ("n0" + std::to_string(i)) / "v.JPEG",
                     encode_jpeg(waves(70, 80, 20 + i), 90));
-}
-
-std::map<std::string, Bytes> files_in(const fs::path& dir) {
-    std::map<std::string, Bytes> files;
-    for (const auto& entry : fs::recursive_directory_iterator(dir))
-        if (entry.is_regular_file())
-            files[fs::relative(entry.path(), dir).string()] = read_bytes(entry.path());
-    return files;
 }
 
 TEST(Pack, KeepsEveryByteAndLabel) {
@@ -226,8 +190,68 @@ TEST(Pack, OtherValidationClassesAreRefused) {
     const TemporaryFolder dir;
     make_photos(dir / "from");
     fs::rename(dir / "from" / "val" / "n02", dir / "from" / "val" / "n03");
-    EXPECT_THROW(pack({.from = dir / "from", .to = dir / "to"}, never), Error);
+    EXPECT_EQ(message_of([&] { pack({.from = dir / "from", .to = dir / "to"}, never); }),
+              "'" + (dir / "from").string() +
+                  "': the test images have the class not 'n02', which the training images have; "
+                  "labels would mean something else");
     EXPECT_FALSE(fs::exists(dir / "to"));
+}
+
+TEST(Pack, SettingsThatDoNothingAreRefused) {
+    NEEDS_LIBRARIES();
+    const TemporaryFolder dir;
+    make_photos(dir / "from");
+    const fs::path from = dir / "from", to = dir / "to";
+    const std::string val = (from / "val").string();
+    EXPECT_EQ(
+        message_of([&] { pack({.from = from, .to = to, .held_out = 0.5}, never); }),
+        "--split holds nothing out: the test images are those of '" + val + "'; leave it out");
+    EXPECT_EQ(message_of([&] { pack({.from = from, .to = to, .val_labels = "a.txt"}, never); }),
+              "--val-labels is not read: the class folders of '" + val +
+                  "' say the classes; leave it out");
+    fs::remove_all(from / "val");
+    EXPECT_EQ(message_of([&] { pack({.from = from, .to = to, .val_labels = "a.txt"}, never); }),
+              "--val-labels is not read: '" + from.string() + "' has no val/; leave it out");
+    EXPECT_EQ(message_of([&] { pack({.from = dir / "no", .to = to}, never); }),
+              "'" + (dir / "no").string() + "' is no directory; set FROM to where it is");
+    write_bytes(from / "val" / "v.JPEG", encode_jpeg(waves(70, 80), 90));
+    EXPECT_NE(message_of([&] { pack({.from = from, .to = to}, never); }).find("; set --val-labels"),
+              std::string::npos);
+    EXPECT_FALSE(fs::exists(to));
+}
+
+TEST(Pack, ClassesWithoutImagesAreSaid) {
+    NEEDS_LIBRARIES();
+    const TemporaryFolder dir;
+    make_photos(dir / "from");
+    for (const char* split : {"train", "val"})
+        fs::create_directories(dir / "from" / split / "n07");
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(printed([&] { return pack({.from = dir / "from", .to = dir / "to"}, never); }).first,
+              0);
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("1 of 4 classes has no training images: 'n07'\n"), std::string::npos)
+        << said;
+    EXPECT_NE(said.find("1 of 4 classes has no validation images: 'n07'\n"), std::string::npos)
+        << said;
+}
+
+TEST(Convert, OneAtATimeWritesToAFolder) {
+    NEEDS_LIBRARIES();
+    const TemporaryFolder dir;
+    make_photos(dir / "from");
+    const PackOptions options{.from = dir / "from", .to = dir / "to"};
+    const std::string busy = "another conversion is writing to '" + options.to.string() +
+                             "'; wait until it ends, or choose another place";
+    std::string met = "nothing";
+    const auto second = [&] {
+        if (met == "nothing")
+            met = message_of([&] { pack(options, never); });
+        return false;
+    };
+    EXPECT_EQ(printed([&] { return pack(options, second); }).first, 0);
+    EXPECT_EQ(met, busy);
+    EXPECT_EQ(printed([&] { return verify(options.to, true, 1, never); }).first, 0);
 }
 
 TEST(Verify, FindsWhatChanged) {
@@ -245,178 +269,6 @@ TEST(Verify, FindsWhatChanged) {
     EXPECT_NE(text.find("train: 11 of 12 images are as they were packed"), std::string::npos);
     EXPECT_NE(text.find("does not hold"), std::string::npos);
     EXPECT_THROW(verify(dir / "from", true, 1, never), Error);
-}
-
-/// Records of CIFAR that no formula of a converter could guess.
-void make_cifar(const fs::path& dir, bool hundred, const std::vector<std::string>& names,
-                int64_t records) {
-    uint32_t state = 7;
-    const auto next = [&] {
-        return static_cast<uint8_t>((state = state * 1664525 + 1013904223) >> 24);
-    };
-    for (const std::string& name : names) {
-        Bytes bytes;
-        for (int64_t i = 0; i < records; ++i) {
-            if (hundred)
-                bytes.push_back(static_cast<std::byte>(next() % 20));
-            bytes.push_back(static_cast<std::byte>(next() % (hundred ? 100 : 10)));
-            for (int p = 0; p < 3072; ++p)
-                bytes.push_back(static_cast<std::byte>(next()));
-        }
-        write_bytes(dir / (name + ".bin"), bytes);
-    }
-}
-
-TEST(Cifar, BinaryToPngToBinaryIsTheSame) {
-    NEEDS_LIBRARIES();
-    for (const bool hundred : {false, true}) {
-        const TemporaryFolder dir;
-        if (hundred) {
-            make_cifar(dir / "bin", true, {"train", "test"}, 150);
-            std::vector<std::string> fine;
-            for (int i = 0; i < 100; ++i)
-                fine.push_back("class " + std::to_string(99 - i));  // not in the order of labels
-            write_lines(dir / "bin" / "fine_label_names.txt", fine);
-        } else {
-            make_cifar(dir / "bin", false, {"data_batch_1", "data_batch_2", "test_batch"}, 120);
-            write_lines(dir / "bin" / "batches.meta.txt",
-                        {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse",
-                         "ship", "truck"});
-        }
-        ASSERT_EQ(printed([&] { return convert_cifar(dir / "bin", dir / "png", ""); }).first, 0);
-        EXPECT_FALSE(fs::exists(dir / "png" / "test_batch.bin"));
-        ASSERT_EQ(printed([&] { return convert_cifar(dir / "png", dir / "back", ""); }).first, 0);
-        EXPECT_EQ(files_in(dir / "back"), files_in(dir / "bin"));
-        // And the PNG folder is one that `folder` reads.
-        const Dataset folder = load_dataset({.dataset = "folder", .dir = (dir / "png").string()});
-        EXPECT_EQ(folder.count, hundred ? 150 : 240);
-    }
-}
-
-TEST(Cifar, BinaryToPickleToBinaryIsTheSame) {
-    for (const bool hundred : {false, true}) {
-        const TemporaryFolder dir;
-        if (hundred)
-            make_cifar(dir / "bin", true, {"train", "test"}, 300);  // labels of one and two bytes
-        else
-            make_cifar(dir / "bin", false, {"data_batch_1", "test_batch"}, 300);
-        ASSERT_EQ(printed([&] { return convert_cifar(dir / "bin", dir / "py", "pickle"); }).first,
-                  0);
-        ASSERT_EQ(printed([&] { return convert_cifar(dir / "py", dir / "back", ""); }).first, 0);
-        EXPECT_EQ(files_in(dir / "back"), files_in(dir / "bin"));
-    }
-}
-
-TEST(Cifar, PythonReadsOurPicklesAndWeReadPythons) {
-    const TemporaryFolder dir;
-    make_cifar(dir / "bin", false, {"data_batch_1", "test_batch"}, 300);
-    write_lines(dir / "bin" / "batches.meta.txt",
-                {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"});
-    ASSERT_EQ(printed([&] { return convert_cifar(dir / "bin", dir / "py", "pickle"); }).first, 0);
-    const PythonResult result = run_python("cifar_pickle_test.py", "'" + dir.path().string() + "'");
-    if (result.code == python_skipped)
-        GTEST_SKIP() << result.output;
-    ASSERT_EQ(result.code, 0) << result.output;
-    int count = 0;
-    for (const auto& entry : fs::directory_iterator(dir / "python")) {
-        SCOPED_TRACE(entry.path());
-        const fs::path back = dir / "back" / entry.path().filename();
-        ASSERT_EQ(printed([&] { return convert_cifar(entry.path(), back, ""); }).first, 0);
-        EXPECT_EQ(files_in(back), files_in(dir / "bin"));
-        ++count;
-    }
-    EXPECT_GE(count, 4) << "protocols";
-}
-
-TEST(Cifar, WhatIsDamagedIsRefused) {
-    const TemporaryFolder dir;
-    const auto message = [&] {
-        try {
-            convert_cifar(dir / "x", dir / "to", "");
-        } catch (const Error& error) {
-            return std::string(error.what());
-        }
-        return std::string("no error");
-    };
-    fs::create_directories(dir / "x");
-    EXPECT_NE(message().find("holds no CIFAR"), std::string::npos);
-    make_cifar(dir / "x", false, {"test_batch"}, 2);
-    Bytes bytes = read_bytes(dir / "x" / "test_batch.bin");
-    bytes[3073] = std::byte{10};
-    write_bytes(dir / "x" / "test_batch.bin", bytes);
-    EXPECT_NE(message().find("record 1: label 10 of no class"), std::string::npos);
-    bytes.pop_back();
-    write_bytes(dir / "x" / "test_batch.bin", bytes);
-    EXPECT_NE(message().find("no whole number of records"), std::string::npos);
-    fs::remove(dir / "x" / "test_batch.bin");
-    const std::string text =
-        "\x80\x02}(U\x04"
-        "datacos\nsystem\n(U\x02lstRu.";
-    write_bytes(dir / "x" / "test_batch", std::as_bytes(std::span(text.data(), text.size())));
-    EXPECT_NE(message().find("a pickle without 'data'"), std::string::npos) << message();
-    for (const std::string& bad :
-         {std::string("\x80\x02}("), std::string("h\x05."), std::string("u."), std::string("e."),
-          std::string("q"), std::string("\xff."), std::string("(t"), std::string("0"),
-          std::string()}) {
-        const auto* first = reinterpret_cast<const std::byte*>(bad.data());
-        EXPECT_THROW(read_pickle({first, bad.size()}, "bad"), Error) << bad;
-    }
-}
-
-TEST(Idx, ThereAndBackIsTheSame) {
-    NEEDS_LIBRARIES();
-    const TemporaryFolder dir;
-    uint32_t state = 3;
-    const auto next = [&] {
-        return static_cast<std::byte>((state = state * 1664525 + 1013904223) >> 24);
-    };
-    for (const char* prefix : {"train", "t10k"}) {
-        const uint8_t count = prefix[1] == 'r' ? 200 : 30;
-        Bytes images, labels;
-        for (const int value : {0, 0, 8, 3, 0, 0, 0, int{count}, 0, 0, 0, 28, 0, 0, 0, 20})
-            images.push_back(static_cast<std::byte>(value));
-        for (const int value : {0, 0, 8, 1, 0, 0, 0, int{count}})
-            labels.push_back(static_cast<std::byte>(value));
-        for (int i = 0; i < count; ++i) {
-            labels.push_back(static_cast<std::byte>(std::to_integer<int>(next()) % 10));
-            for (int p = 0; p < 28 * 20; ++p)
-                images.push_back(next());
-        }
-        write_bytes(dir / "idx" / (std::string(prefix) + "-images-idx3-ubyte"), images);
-        write_bytes(dir / "idx" / (std::string(prefix) + "-labels-idx1-ubyte"), labels);
-    }
-    ASSERT_EQ(printed([&] { return convert_idx(dir / "idx", dir / "png"); }).first, 0);
-    ASSERT_EQ(printed([&] { return convert_idx(dir / "png", dir / "back"); }).first, 0);
-    EXPECT_EQ(files_in(dir / "back"), files_in(dir / "idx"));
-}
-
-/// The program itself: its exit code, and what it said.
-std::pair<int, std::string> run_convert(const std::string& arguments) {
-    const std::string command =
-        "'" TRAINER_BINARY_DIR "/tools/conversion/convert' " + arguments + " 2>&1";
-    FILE* pipe = popen(command.c_str(), "r");
-    std::string output;
-    char buffer[4096];
-    while (const size_t bytes = fread(buffer, 1, sizeof buffer, pipe))
-        output.append(buffer, bytes);
-    const int status = pclose(pipe);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
-}
-
-TEST(ConvertProgram, ExitCodes) {
-    const TemporaryFolder dir;
-    EXPECT_EQ(run_convert("--help").first, 0);
-    EXPECT_EQ(run_convert("imagenet --help").first, 0);
-    EXPECT_EQ(run_convert("").first, 2);
-    EXPECT_EQ(run_convert("imagnet a b").first, 2);
-    EXPECT_EQ(run_convert("imagenet a b --qualty 3").first, 2);
-    EXPECT_EQ(run_convert("folder " + (dir / "no").string() + " " + (dir / "to").string()).first,
-              1);
-    make_cifar(dir / "bin", false, {"test_batch"}, 3);
-    const auto [code, text] = run_convert("cifar " + (dir / "bin").string() + " " +
-                                          (dir / "py").string() + " --to pickle");
-    EXPECT_EQ(code, 0);
-    EXPECT_EQ(text, "CIFAR-10: 3 images in 1 batches, binary to pickle\n");
 }
 
 TEST(Pack, SamplePhotographs) {

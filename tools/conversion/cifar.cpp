@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <sstream>
 
 #include "engine/error.h"
 #include "tools/conversion/convert.h"
+#include "tools/conversion/output_folder.h"
 #include "tools/conversion/pickle.h"
 #include "tools/conversion/small_images.h"
 
@@ -50,7 +52,10 @@ void append_record(const Cifar& cifar, int coarse, int fine, const uint8_t* plan
                    const std::string& where) {
     if (fine < 0 || fine >= static_cast<int>(cifar.label_count()) ||
         (cifar.hundred && (coarse < 0 || coarse >= 20)))
-        throw Error(where + ": label " + std::to_string(fine) + " of no class");
+        throw Error(where + ": label " + std::to_string(fine) +
+                    (cifar.hundred ? " (coarse " + std::to_string(coarse) + ")" : "") +
+                    " is of no class; CIFAR-" + std::to_string(cifar.label_count()) +
+                    (cifar.hundred ? "'s are 0 to 99 (coarse 0 to 19)" : "'s are 0 to 9"));
     if (cifar.hundred)
         batch.bytes.push_back(static_cast<uint8_t>(coarse));
     batch.bytes.push_back(static_cast<uint8_t>(fine));
@@ -106,10 +111,11 @@ std::string class_name(const Cifar& cifar, size_t label) {
     return cifar.hundred && label < 10 ? "0" + std::to_string(label) : std::to_string(label);
 }
 
-void write_png(const Cifar& cifar, const fs::path& dir) {
+void write_png(const Cifar& cifar, const fs::path& dir, const std::function<bool()>& stop) {
     Image image{side, side, std::vector<uint8_t>(pixels)};
     for (const Batch& batch : cifar.batches)
         for (int64_t i = 0; i < cifar.records(batch); ++i) {
+            go_on_unless(stop);
             const uint8_t* record = batch.bytes.data() + i * cifar.record_bytes();
             const uint8_t* planes = record + cifar.label_bytes();
             for (int64_t p = 0; p < side * side; ++p)
@@ -137,29 +143,34 @@ void name_images(bool hundred, const std::string& split, std::vector<NamedImage>
         images[i].batch = names[i / each];
 }
 
-void read_png_split(const fs::path& dir, const std::string& split, Cifar& cifar) {
+void read_png_split(const fs::path& dir, const std::string& split, Cifar& cifar,
+                    const std::function<bool()>& stop) {
     std::vector<NamedImage> images = list_named_images(dir / split);
     name_images(cifar.hundred, split, images);
     std::map<std::string, Batch> batches;
     for (const NamedImage& image : images) {
+        go_on_unless(stop);
         const Image decoded = read_small_image(image.path, side, side);
         std::vector<uint8_t> planes(pixels);
         for (size_t p = 0; p < side * side; ++p)
             for (size_t c = 0; c < 3; ++c)
                 planes[c * side * side + p] = decoded.pixels[3 * p + c];
         const auto label = std::find(cifar.classes.begin(), cifar.classes.end(), image.class_name);
+        if (label == cifar.classes.end())
+            throw Error("'" + image.path.string() + "': its folder '" + image.class_name +
+                        "' is none of the data set's classes, which are '" + cifar.classes.front() +
+                        "' to '" + cifar.classes.back() + "'");
         Batch& batch = batches[image.batch];
         batch.name = image.batch;
         const auto index = label - cifar.classes.begin();
-        append_record(cifar, image.coarse,
-                      label == cifar.classes.end() ? -1 : static_cast<int>(index), planes.data(),
-                      batch, "'" + image.path.string() + "'");
+        append_record(cifar, image.coarse, static_cast<int>(index), planes.data(), batch,
+                      "'" + image.path.string() + "'");
     }
     for (auto& [name, batch] : batches)
         cifar.batches.push_back(std::move(batch));
 }
 
-Cifar read_png(const fs::path& dir) {
+Cifar read_png(const fs::path& dir, const std::function<bool()>& stop) {
     Cifar cifar;
     const fs::path first = fs::exists(dir / "train") ? dir / "train" : dir / "test";
     const std::vector<NamedImage> images = list_named_images(first);
@@ -175,7 +186,7 @@ Cifar read_png(const fs::path& dir) {
                     " classes, more than CIFAR's " + std::to_string(cifar.label_count()));
     for (const char* split : {"train", "test"})
         if (fs::exists(dir / split))
-            read_png_split(dir, split, cifar);
+            read_png_split(dir, split, cifar, stop);
     return cifar;
 }
 
@@ -272,7 +283,7 @@ fs::path find_folder(const fs::path& dir) {
     return dir;
 }
 
-Cifar read_any(const fs::path& dir, std::string& format) {
+Cifar read_any(const fs::path& dir, std::string& format, const std::function<bool()>& stop) {
     const auto any_of = [&](bool hundred, const std::string& end) {
         const auto& names = batch_names(hundred);
         return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -294,29 +305,39 @@ Cifar read_any(const fs::path& dir, std::string& format) {
                     "' holds no CIFAR: neither data_batch_1.bin nor train.bin (binary), neither "
                     "data_batch_1 nor train (python), nor folders train/ and test/ of images");
     format = "png";
-    return read_png(dir);
+    return read_png(dir, stop);
 }
 
 }  // namespace
 
-int convert_cifar(const fs::path& from, const fs::path& to, const std::string& to_format) {
-    std::string format;
-    const Cifar cifar = read_any(find_folder(from), format);
-    const std::string target = !to_format.empty()   ? to_format
-                               : format == "binary" ? "png"
-                                                    : "binary";
-    if (target == "binary")
-        write_binary(cifar, to);
-    else if (target == "png")
-        write_png(cifar, to);
-    else
-        write_pickles(cifar, to);
-    int64_t records = 0;
-    for (const Batch& batch : cifar.batches)
-        records += cifar.records(batch);
-    std::cout << "CIFAR-" << cifar.label_count() << ": " << records << " images in "
-              << cifar.batches.size() << " batches, " << format << " to " << target << "\n";
-    return exit_done;
+int convert_cifar(const fs::path& from, const fs::path& to, const std::string& to_format,
+                  const std::function<bool()>& stop) {
+    std::ostringstream said;
+    const auto convert = [&](OutputFolder& folder) {
+        std::string format;
+        const Cifar cifar = read_any(find_folder(from), format, stop);
+        const std::string target = !to_format.empty()   ? to_format
+                                   : format == "binary" ? "png"
+                                                        : "binary";
+        go_on_unless(stop);
+        if (target == "binary") {
+            write_binary(cifar, folder.aside());
+        } else if (target == "png") {
+            for (const Batch& batch : cifar.batches)
+                folder.require_absent(split_of(batch.name));
+            write_png(cifar, folder.aside(), stop);
+        } else {
+            write_pickles(cifar, folder.aside());
+        }
+        int64_t records = 0;
+        for (const Batch& batch : cifar.batches)
+            records += cifar.records(batch);
+        said << "CIFAR-" << cifar.label_count() << ": " << records << " images in "
+             << cifar.batches.size() << " batches, " << format << " to " << target << "\n";
+    };
+    const int code = convert_into(to, convert);
+    std::cout << said.str();
+    return code;
 }
 
 }  // namespace trainer::convert

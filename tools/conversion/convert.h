@@ -41,11 +41,12 @@ int info(const std::filesystem::path& directory, bool classes);
 
 /// CIFAR-10 and CIFAR-100: `to_format` is binary, png or pickle; empty: binary, or png from it.
 /// The format of `from` is told by its files. From one format to another and back gives the same
-/// bytes, but for the file names in pickles.
+/// bytes, but for the file names in pickles. What it writes is in `to` once all of it is whole.
 int convert_cifar(const std::filesystem::path& from, const std::filesystem::path& to,
-                  const std::string& to_format);
+                  const std::string& to_format, const std::function<bool()>& stop);
 
-/// MNIST's format to PNG folders, and such folders back.
-int convert_idx(const std::filesystem::path& from, const std::filesystem::path& to);
+/// MNIST's format to PNG folders, and such folders back, likewise.
+int convert_idx(const std::filesystem::path& from, const std::filesystem::path& to,
+                const std::function<bool()>& stop);
 
 }  // namespace trainer::convert

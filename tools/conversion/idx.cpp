@@ -7,6 +7,7 @@
 #include "data/byte_reader.h"
 #include "engine/error.h"
 #include "tools/conversion/convert.h"
+#include "tools/conversion/output_folder.h"
 #include "tools/conversion/small_images.h"
 
 namespace trainer::convert {
@@ -83,7 +84,8 @@ bool has_idx(const fs::path& dir, const Split& split) {
     return fs::exists(images) || fs::exists(images.string() + ".gz");
 }
 
-int64_t to_png(const fs::path& from, const Split& split, const fs::path& to) {
+int64_t to_png(const fs::path& from, const Split& split, const fs::path& to,
+               const std::function<bool()>& stop) {
     const Idx images = read_idx(images_path(from, split), 3);
     const Idx labels = read_idx(labels_path(from, split), 1);
     if (images.shape[0] != labels.shape[0])
@@ -92,6 +94,7 @@ int64_t to_png(const fs::path& from, const Split& split, const fs::path& to) {
     const int64_t height = images.shape[1], width = images.shape[2], size = height * width;
     Image image{height, width, {}};
     for (int64_t i = 0; i < images.shape[0]; ++i) {
+        go_on_unless(stop);
         image.pixels.clear();
         for (int64_t p = 0; p < size; ++p)
             image.pixels.insert(image.pixels.end(), 3,
@@ -103,7 +106,8 @@ int64_t to_png(const fs::path& from, const Split& split, const fs::path& to) {
     return images.shape[0];
 }
 
-int64_t to_idx(const fs::path& from, const Split& split, const fs::path& to) {
+int64_t to_idx(const fs::path& from, const Split& split, const fs::path& to,
+               const std::function<bool()>& stop) {
     const std::vector<NamedImage> files = list_named_images(from / split.folder);
     if (files.empty())
         throw Error("'" + (from / split.folder).string() + "' has no images");
@@ -112,6 +116,7 @@ int64_t to_idx(const fs::path& from, const Split& split, const fs::path& to) {
     images.shape = {std::ssize(files), first.height, first.width};
     labels.shape = {std::ssize(files)};
     for (const NamedImage& file : files) {
+        go_on_unless(stop);
         const Image image = read_small_image(file.path, first.height, first.width);
         for (size_t p = 0; p < image.pixels.size(); p += 3) {
             if (image.pixels[p] != image.pixels[p + 1] || image.pixels[p] != image.pixels[p + 2])
@@ -132,22 +137,27 @@ int64_t to_idx(const fs::path& from, const Split& split, const fs::path& to) {
 
 }  // namespace
 
-int convert_idx(const fs::path& from, const fs::path& to) {
+int convert_idx(const fs::path& from, const fs::path& to, const std::function<bool()>& stop) {
     int64_t count = 0;
     bool packed = false, unpacked = false;
-    for (const Split& split : splits)
-        if (has_idx(from, split)) {
-            count += to_png(from, split, to);
-            packed = true;
-        } else if (fs::is_directory(from / split.folder)) {
-            count += to_idx(from, split, to);
-            unpacked = true;
-        }
-    if (!packed && !unpacked)
-        throw Error("'" + from.string() +
-                    "' holds neither train-images-idx3-ubyte nor folders train/ and test/");
-    std::cout << count << " images, " << (packed ? "IDX to PNG\n" : "PNG to IDX\n");
-    return exit_done;
+    const auto convert = [&](OutputFolder& folder) {
+        for (const Split& split : splits)
+            if (has_idx(from, split)) {
+                folder.require_absent(split.folder);
+                count += to_png(from, split, folder.aside(), stop);
+                packed = true;
+            } else if (fs::is_directory(from / split.folder)) {
+                count += to_idx(from, split, folder.aside(), stop);
+                unpacked = true;
+            }
+        if (!packed && !unpacked)
+            throw Error("'" + from.string() +
+                        "' holds neither train-images-idx3-ubyte nor folders train/ and test/");
+    };
+    const int code = convert_into(to, convert);
+    if (code == exit_done)
+        std::cout << count << " images, " << (packed ? "IDX to PNG\n" : "PNG to IDX\n");
+    return code;
 }
 
 }  // namespace trainer::convert

@@ -19,7 +19,7 @@ constexpr const char* description =
     "  tools/convert verify data/imagenet\n"
     "  tools/convert cifar data/cifar10 /tmp/png\n"
     "Exits with 0; 1 where an image was rejected or it failed; 2 where the command line is wrong;\n"
-    "75 where a signal stopped it: the same command goes on from there.";
+    "75 where a signal stopped it: the same command goes on from there, cifar and idx anew.";
 
 int default_threads() {
     return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 64);
@@ -55,6 +55,14 @@ void add_pack_options(CLI::App* command, CommandLine& line) {
                         "says the class of each file of a val/ without class folders");
 }
 
+/// "imagenet, folder and info".
+std::string names_of(const std::vector<CLI::App*>& commands) {
+    std::string names;
+    for (size_t i = 0; i < commands.size(); ++i)
+        names += (i == 0 ? "" : i + 1 < commands.size() ? ", " : " and ") + commands[i]->get_name();
+    return names;
+}
+
 int run(int count, const char* const* arguments) {
     CommandLine line;
     CLI::App app(description, "convert");
@@ -80,6 +88,12 @@ int run(int count, const char* const* arguments) {
     CLI::App* say = app.add_subcommand("info", "what shards hold");
     say->add_option("DIR", line.from, "directory of shards")->required();
     say->add_flag("--classes", line.classes, "each class, and how many images it has");
+    const std::vector<CLI::App*> commands = app.get_subcommands({});
+    const std::string command = count > 1 ? arguments[1] : "-";
+    if (!command.starts_with('-') &&
+        std::ranges::none_of(commands, [&](CLI::App* c) { return c->get_name() == command; }))
+        throw UsageError("there is no conversion '" + command + "'; there are " +
+                         names_of(commands));
     try {
         app.parse(count, arguments);
     } catch (const CLI::CallForHelp&) {
@@ -99,9 +113,9 @@ int run(int count, const char* const* arguments) {
     if (imagenet->parsed() || folder->parsed())
         return pack(line.pack, stop);
     if (cifar->parsed())
-        return convert_cifar(line.from, line.to, line.to_format);
+        return convert_cifar(line.from, line.to, line.to_format, stop);
     if (idx->parsed())
-        return convert_idx(line.from, line.to);
+        return convert_idx(line.from, line.to, stop);
     if (check->parsed())
         return verify(line.from, !line.no_decode, line.threads, stop);
     return info(line.from, line.classes);

@@ -18,6 +18,7 @@
 #include "engine/crc32c.h"
 #include "engine/error.h"
 #include "tools/conversion/convert.h"
+#include "tools/conversion/output_folder.h"
 #include "tools/conversion/pipeline.h"
 
 namespace trainer::convert {
@@ -323,14 +324,15 @@ int pack(const PackOptions& options, const std::function<bool()>& stop) {
     if (std::ranges::mismatch(from, to).in1 == from.end())
         throw UsageError("'" + options.to.string() + "' lies in '" + options.from.string() +
                          "', whose folders are classes; pack into another place");
-    const FolderLayout layout{options.from, options.val_labels, options.held_out};
+    const FolderLayout layout{
+        options.from, options.val_labels, options.held_out, {"FROM", "--val-labels", "--split"}};
     FolderListing training = layout.list(Split::train);
+    if (const std::string unused = layout.unused(); !unused.empty())
+        throw UsageError(unused + "; leave it out");
     std::vector<std::pair<std::string, FolderListing>> splits;
     if (layout.has_test()) {
         FolderListing test = layout.list(Split::test);
-        if (test.classes != training.classes)
-            throw Error("'" + options.from.string() +
-                        "': the validation images have other classes than the training images");
+        check_same_classes(training.classes, test.classes, options.from.string());
         splits.emplace_back("val", std::move(test));
     } else {
         std::cerr << "convert: warning: '" << options.from.string()
@@ -338,7 +340,14 @@ int pack(const PackOptions& options, const std::function<bool()>& stop) {
                      "wants; convert folder --split 0.1 holds some out\n";
     }
     splits.emplace(splits.begin(), "train", std::move(training));
-    fs::create_directories(options.to);
+    for (const auto& [split, listing] : splits) {
+        const std::string images = split == "train" ? "training images" : "validation images";
+        const std::string empty = empty_classes(listing.classes, listing.labels, images);
+        if (!empty.empty() && (split == "train" || options.held_out == 0))
+            std::cerr << "convert: warning: '" << listing.directory.string() << "': " << empty
+                      << "\n";
+    }
+    const OutputFolder folder(options.to);
     bool rejected = false;
     for (auto& [split, listing] : splits) {
         SplitPacker packer(options, split, std::move(listing), stop);

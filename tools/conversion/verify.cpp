@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "data/folder.h"
 #include "data/image.h"
 #include "data/shards.h"
 #include "engine/error.h"
@@ -33,9 +34,8 @@ int verify(const fs::path& directory, bool decode, int threads, const std::funct
         if (!has_shards(directory, split))
             continue;
         const ShardSet set = open_shards(directory, split);
-        if (classes && *classes != set.classes)
-            throw Error("'" + directory.string() +
-                        "': train and val have other classes; labels would mean something else");
+        if (classes)
+            check_same_classes(*classes, set.classes, directory.string());
         classes = set.classes;
         std::vector<std::unique_ptr<ImageDecoder>> decoders;
         for (int i = 0; i < threads; ++i)
