@@ -59,6 +59,11 @@ struct SyntheticOptions {
     uint64_t seed = 1;
 };
 
+/// To how many pixels evaluation resizes the shorter side unless told otherwise: 256 for 224.
+constexpr int64_t usual_resize(int64_t image_size) {
+    return (image_size * 256 + 112) / 224;
+}
+
 /// What `imagenet` and `folder` are read with.
 struct PhotoOptions {
     int64_t image_size = 224;     ///< side of the network's input

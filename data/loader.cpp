@@ -42,7 +42,7 @@ void check_options(const LoaderOptions& options, int64_t count) {
 std::unique_ptr<SampleSource> source_of(const Dataset& dataset, const LoaderOptions& options) {
     if (dataset.has_photos())
         return std::make_unique<PhotoSource>(dataset, options.augment.photo, options.normalization,
-                                             options.seed);
+                                             options.seed, options.substitute);
     return std::make_unique<DatasetSource>(dataset, options.augment, options.normalization,
                                            options.seed);
 }
@@ -160,6 +160,7 @@ const Batch& Loader::next() {
     }
     if (slot.error)
         std::rethrow_exception(slot.error);
+    close_ranks(slot);
     ++taken_;
     holding_ = true;
     return slot.batch;
@@ -267,6 +268,25 @@ void Loader::fill(Slot& slot, int64_t sample) const {
         std::fill_n(image, sample_size_, 0.0F);
         label = 0;
     }
+}
+
+// Samples that the source left out are none of the batch: those behind them move up.
+void Loader::close_ranks(Slot& slot) const {
+    int64_t& size = slot.batch.size;
+    const int64_t loaded = size;
+    size = 0;
+    for (int64_t i = 0; i < loaded; ++i) {
+        if (slot.labels[i] == SampleSource::left_out)
+            continue;
+        if (i != size) {
+            std::copy_n(slot.images + i * sample_size_, sample_size_,
+                        slot.images + size * sample_size_);
+            slot.labels[size] = slot.labels[i];
+        }
+        ++size;
+    }
+    std::fill(slot.images + size * sample_size_, slot.images + loaded * sample_size_, 0.0F);
+    std::fill(slot.labels + size, slot.labels + loaded, 0);
 }
 
 void Loader::finish(const Task& task, std::exception_ptr error, int64_t failed_sample) {

@@ -34,6 +34,9 @@ struct LoaderOptions {
     std::function<Memory(size_t)> allocate = {};
 
     // For loaders made from a Dataset.
+    /// Of a damaged photograph that Photos::skip_corrupt skips: the next one takes its place, so
+    /// that batches stay as large; else it is left out, so that none counts twice.
+    bool substitute = true;
     AugmentOptions augment = {};
     Normalization normalization = {};  ///< default_normalization(dataset) for `auto`
 };
@@ -42,9 +45,11 @@ struct LoaderOptions {
 struct Batch {
     const float* images = nullptr;    ///< [batch, channels, height, width]; 0 from `size` on
     const int32_t* labels = nullptr;  ///< [batch]; 0 from `size` on
-    int64_t size = 0;          ///< samples; fewer than `batch`, perhaps 0, in a last smaller step
-    int64_t global_size = 0;   ///< of all workers together; 0: the end (LoaderOptions::repeat)
-    int64_t first_sample = 0;  ///< index of sample 0 within the global batch
+    int64_t size = 0;  ///< samples; fewer than `batch`, perhaps 0, in a last smaller step or where
+                       ///< the source left some out
+    int64_t global_size = 0;      ///< of all workers together, those left out too; 0: the end
+                                  ///< (LoaderOptions::repeat)
+    int64_t first_sample = 0;     ///< index of sample 0 within the global batch
     int64_t epoch = 0, step = 0;  ///< step within the epoch
 };
 
@@ -135,6 +140,7 @@ class Loader {
     Task claim();
     void fill(Slot& slot, int64_t sample) const;
     void finish(const Task& task, std::exception_ptr error, int64_t failed_sample);
+    void close_ranks(Slot& slot) const;
     Slot& slot_of(int64_t batch) { return slots_[static_cast<size_t>(batch % options_.ring)]; }
 
     LoaderOptions options_;

@@ -45,12 +45,13 @@ class PhotoSource::Lease {
 };
 
 PhotoSource::PhotoSource(const Dataset& dataset, const PhotoAugmentOptions& augment,
-                         const Normalization& normalization, uint64_t seed)
+                         const Normalization& normalization, uint64_t seed, bool substitute)
     : dataset_(&dataset),
       shape_{dataset.channels, dataset.height, dataset.width},
       augment_(augment),
       normalizer_(normalization, dataset.channels),
-      seed_(seed) {
+      seed_(seed),
+      substitute_(substitute) {
     check(dataset.photos.store && dataset.photos.store->count() == dataset.count &&
               std::ssize(dataset.labels) == dataset.count && dataset.channels == 3 &&
               dataset.height == dataset.width,
@@ -79,7 +80,13 @@ void PhotoSource::load(int64_t epoch, int64_t index, float* image, int32_t& labe
                 "image " + std::to_string(taken) + " is damaged: " + error.what();
             if (!dataset_->photos.skip_corrupt)
                 throw CorruptImage(what + "; data.on_corrupt: skip goes on without it");
-            note_skipped(taken, (taken + 1) % count, what);
+            if (!substitute_) {
+                note_skipped(taken, what + "; left out");
+                label = left_out;
+                return;
+            }
+            note_skipped(taken, what + "; skipped, image " + std::to_string((taken + 1) % count) +
+                                    " takes its place");
             if (skipped + 1 >= std::min(most_skipped, count))
                 throw CorruptImage(what + "; so are the " + std::to_string(skipped) +
                                    " before it, which are too many to skip");
@@ -112,10 +119,10 @@ void PhotoSource::load_one(Workbench& bench, int64_t epoch, int64_t index, float
     ++loaded_;
 }
 
-void PhotoSource::note_skipped(int64_t index, int64_t taken, const std::string& why) const {
+void PhotoSource::note_skipped(int64_t index, const std::string& what) const {
     const std::lock_guard lock(mutex_);
     if (skipped_.insert(index).second)
-        notes_.push_back(why + "; skipped, image " + std::to_string(taken) + " takes its place");
+        notes_.push_back(what);
 }
 
 void PhotoSource::read_ahead(std::span<const int32_t> indices) const {

@@ -27,9 +27,12 @@ class SampleSource {
     virtual int64_t count() const = 0;       ///< samples
     virtual const Shape& shape() const = 0;  ///< of one: [channels, height, width]
 
+    /// The label of a sample that there is no image of.
+    static constexpr int32_t left_out = -1;
+
     /// Writes sample `index` as epoch `epoch` sees it: the image, normalised, to `image`, float
-    /// [channels, height, width], its class to `label`. May throw Error; the loader's next() then
-    /// throws it.
+    /// [channels, height, width], its class, or left_out, to `label`. May throw Error; the loader's
+    /// next() then throws it.
     virtual void load(int64_t epoch, int64_t index, float* image, int32_t& label) const = 0;
 
     /// Whether read_ahead() does anything.

@@ -431,6 +431,44 @@ TEST(PhotoSource, DamagedImagesFailOrAreSkippedByName) {
     EXPECT_TRUE(loader.take_notes().empty());
 }
 
+TEST(PhotoSource, WithoutSubstitutesTheOthersCountOnce) {
+    NEEDS_PNG();
+    const TemporaryFolder folder;
+    small_folder(folder.path());
+    for (const char* name : {"class0/photo 0.JPEG", "class1/photo 3.JPEG", "class2/photo 4.JPEG",
+                             "class2/photo 5.JPEG"})
+        std::ofstream(folder / "train" / name, std::ios::trunc) << "no image";
+    const Dataset data =
+        load_dataset({.dataset = "folder",
+                      .dir = folder.path().string(),
+                      .photos = {.image_size = 32, .resize = 36, .skip_corrupt = true}});
+    LoaderOptions how = photo_loader(2);
+    how.shuffle = how.repeat = how.substitute = false;
+    how.augment = {};
+    Loader loader(data, how);
+    const PhotoSource source(data, {}, how.normalization, 1);
+    for (int round = 0; round < 2; ++round) {
+        std::vector<int64_t> sizes;
+        std::vector<float> images;
+        loader.start(0);
+        for (const Batch* batch = &loader.next(); batch->global_size > 0; batch = &loader.next()) {
+            sizes.push_back(batch->size);
+            images.insert(images.end(), batch->images, batch->images + 3 * 32 * 32);
+            EXPECT_EQ(batch->labels[0], std::ssize(sizes) == 2 ? 1 : 0);
+            EXPECT_EQ(batch->labels[1], 0);
+        }
+        EXPECT_EQ(sizes, (std::vector<int64_t>{1, 1, 0}));
+        std::vector<float> expected(images.size());  // images 1 and 2, and zeros
+        int32_t label = -1;
+        source.load(0, 1, expected.data(), label);
+        source.load(0, 2, expected.data() + 3 * 32 * 32, label);
+        EXPECT_EQ(images, expected);
+    }
+    const std::vector<std::string> notes = loader.take_notes();
+    EXPECT_EQ(notes.size(), 4u) << "each once";
+    EXPECT_TRUE(notes[0].ends_with("; left out")) << notes[0];
+}
+
 TEST(PhotoSource, WhereAllAreDamagedSkippingEnds) {
     NEEDS_PNG();
     const TemporaryFolder folder;

@@ -296,6 +296,7 @@ ExitCode run_cluster_in_process(const Config& config) {
                                      [&]() -> const Dataset& { return test; }, link,
                                      {.threads = threads,
                                       .first_processor = own_processors ? rank * threads : -1,
+                                      .beside = workers,
                                       .signal = {},
                                       .log = [](const std::string&) {},
                                       .exposition = nullptr});

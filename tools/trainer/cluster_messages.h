@@ -12,6 +12,8 @@
 //              by Verdict when that is done; the leader's, by Verdict and the averaged statistics,
 //              before.
 //   scored     call of the leader, Scored: what it has found out of the model there
+//   warning    note to server 0: text for people of what a worker has met
+//   hint       note to server 0, at the end of an epoch: text of what would make it faster
 //   stop       note to server 0: somebody wants the run to stop. To workers: at the note's step, or
 //              to go on from there with other members.
 //   leaving    note to server 0: this worker wants to leave the run soon
@@ -38,6 +40,8 @@ inline constexpr std::string_view ready = "ready";
 inline constexpr std::string_view progress = "progress";
 inline constexpr std::string_view boundary = "boundary";
 inline constexpr std::string_view scored = "scored";
+inline constexpr std::string_view warning = "warning";
+inline constexpr std::string_view hint = "hint";
 inline constexpr std::string_view stop = "stop";
 inline constexpr std::string_view leaving = "leaving";
 inline constexpr std::string_view ended = "ended";
@@ -107,6 +111,10 @@ template <typename T>
 std::span<const std::byte> bytes_of(const T& record) {
     static_assert(std::is_trivially_copyable_v<T>);
     return std::as_bytes(std::span(&record, 1));
+}
+
+inline std::span<const std::byte> bytes_of_text(std::string_view text) {
+    return std::as_bytes(std::span(text));
 }
 
 inline void append(std::vector<std::byte>& body, std::span<const std::byte> bytes) {

@@ -1,7 +1,6 @@
 #include "tools/trainer/cluster_worker.h"
 
 #include <algorithm>
-#include <iostream>
 #include <utility>
 
 #include "optim/server.h"
@@ -82,7 +81,8 @@ ClusterWorker::ClusterWorker(const Config& config, const ClusterPlan& plan, cons
       worker_({plan.network, *backend_, parameters_, statistics_, loader_, *plan.optimizer,
                plan.schedule, &exchange_},
               worker_options(config)) {
-    warn(training.notes);
+    for (const std::string& note : training.notes)  // server 0 says so of its own
+        options_.log("warning      " + note);
     if (test_loader_)
         scorer_ = std::make_unique<Scorer>(*test_loader_, plan.network, *backend_);
 }
@@ -250,10 +250,23 @@ void ClusterWorker::skip_what_others_did() {
     go_on_from(step);
 }
 
-void ClusterWorker::warn(const std::vector<std::string>& notes) const {
-    for (const std::string& note : notes)
-        std::cerr << "trainer: warning: worker " + std::to_string(link_.rank()) + ": " + note +
-                         "\n";
+// Here, and in the log of the run.
+void ClusterWorker::warn(const std::vector<std::string>& notes) {
+    for (const std::string& note : notes) {
+        options_.log("warning      " + note);
+        link_.note(0, worker_.steps(), name(job::warning), job::bytes_of_text(note));
+    }
+}
+
+// Likewise where this worker waits for data, once an epoch at most.
+void ClusterWorker::hint_at_data(int64_t step) {
+    const std::string hint =
+        data_hint_.look(spent_.step_s, spent_.data_wait_s, loader_.source_times(),
+                        loader_.options().threads, std::max(1, processors() / options_.beside));
+    if (hint.empty())
+        return;
+    options_.log("hint         " + hint);
+    link_.note(0, step, name(job::hint), job::bytes_of_text(hint));
 }
 
 void ClusterWorker::step() {
@@ -261,8 +274,6 @@ void ClusterWorker::step() {
     const double data_wait = loader_.waited_seconds(), wait = link_.counters().wait_s;
     const StepResult result = worker_.step();
     warn(loader_.take_notes());
-    if (test_loader_)
-        warn(test_loader_->take_notes());
     spent_.step_s += seconds_since(begin);
     spent_.data_wait_s += loader_.waited_seconds() - data_wait;
     spent_.wait_s += link_.counters().wait_s - wait;
@@ -315,6 +326,7 @@ void ClusterWorker::report_progress(int64_t step) {
         window_link_ = link_.counters();
     }
     if (rhythm_.ends_epochs(step, 1)) {
+        hint_at_data(step);
         epoch_ = {};
         epoch_start_ = spent_;
     }
@@ -382,6 +394,7 @@ void ClusterWorker::score(std::span<const std::byte> statistics, bool evaluates,
         }
         const auto begin = Clock::now();
         scored.sums = *scorer_->evaluator.run();
+        warn(test_loader_->take_notes());
         scored.seconds = seconds_since(begin);
         scored.evaluated = 1;
     }

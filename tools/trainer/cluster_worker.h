@@ -15,15 +15,17 @@
 #include "tools/trainer/cluster_messages.h"
 #include "tools/trainer/cluster_plan.h"
 #include "tools/trainer/command_line.h"
+#include "tools/trainer/data_hint.h"
 #include "tools/trainer/evaluator.h"
 #include "tools/trainer/exposition.h"
 
 namespace trainer {
 
 struct ClusterWorkerOptions {
-    int threads = 1;                ///< computing ones
-    int first_processor = -1;       ///< theirs alone are so many from it on; -1: no matter which
-    std::function<int()> signal{};  ///< number of one that asks to stop; 0: none
+    int threads = 1;           ///< computing ones
+    int first_processor = -1;  ///< theirs alone are so many from it on; -1: no matter which
+    int beside = 1;            ///< workers of this machine that this process runs, this one too
+    std::function<int()> signal{};                  ///< number of one that asks to stop; 0: none
     std::function<void(const std::string&)> log{};  ///< one line for people
     Exposition* exposition = nullptr;               ///< is told of each step
 };
@@ -54,7 +56,8 @@ class ClusterWorker {
     void go_on_from(int64_t step);
     void adopt(const job::Start& start, std::span<const std::byte> body);
     void hear_of_stops();
-    void warn(const std::vector<std::string>& notes) const;
+    void warn(const std::vector<std::string>& notes);
+    void hint_at_data(int64_t step);
     void step();
     void report_progress(int64_t step);
     void skip_what_others_did();
@@ -89,6 +92,7 @@ class ClusterWorker {
     LossSums window_, epoch_;  // since the last records of them
     job::Spent spent_, window_start_, epoch_start_;
     LinkCounters window_link_;
+    DataHint data_hint_;
     std::map<int64_t, int64_t> stops_;  // steps to stand at, and first_step of their rhythm
     int64_t skipped_ = 0;               // steps that were closed without this worker
     bool told_signal_ = false;

@@ -59,6 +59,10 @@ void JobCoordinator::note(int worker, int64_t step, const std::string& name, Poo
         progress(worker, step, job::take<job::Progress>(bytes));
     else if (name == job::stop)
         announce_stop("worker " + std::to_string(worker));
+    else if (name == job::warning)
+        log_->warn("worker " + std::to_string(worker) + ": " + printable(bytes));
+    else if (name == job::hint && std::exchange(hinted_, step) != step)  // one of all workers'
+        log_->say("hint         worker " + std::to_string(worker) + ": " + printable(bytes));
     else if (name == job::leaving) {
         leaving_.add(worker);
         ask_for_change();

@@ -128,6 +128,7 @@ class JobCoordinator final : public Coordinator {
     std::optional<Checkpoint> resumed_;  // until all workers have started
     RunState state_;
     bool fresh_ = true;
+    int64_t hinted_ = -1;          // the step that the last hint was given at
     bool from_elsewhere_ = false;  // resumed from another directory's checkpoint
     int64_t start_step_ = 0;
 

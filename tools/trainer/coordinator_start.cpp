@@ -46,6 +46,8 @@ void JobCoordinator::introduce() {
               " parameters");
     log_->say("data         " + training_.description);
     log_->say("             " + grouped(training_.count) + " training images");
+    for (const std::string& note : training_.notes)
+        log_->warn(note);
     log_->say("cluster      " + distributed.variant + ", " + std::to_string(workers_) +
               (workers_ == 1 ? " worker, " : " workers, ") + std::to_string(distributed.servers) +
               (distributed.servers == 1 ? " server" : " servers"));

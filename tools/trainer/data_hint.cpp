@@ -30,4 +30,19 @@ std::string data_hint(double wait, const SourceTimes& times, int threads, int pr
            "with --resize";
 }
 
+std::string DataHint::look(double step_s, double data_wait_s, const SourceTimes& times, int threads,
+                           int processors) {
+    constexpr double too_short = 5;  // seconds: the first batches are always waited for
+    const double seconds = step_s - step_s_;
+    if (seconds < too_short)
+        return "";
+    const SourceTimes since{times.read_s - times_.read_s, times.decode_s - times_.decode_s,
+                            times.samples - times_.samples};
+    const double wait = (data_wait_s - data_wait_s_) / seconds;
+    step_s_ = step_s;
+    data_wait_s_ = data_wait_s;
+    times_ = times;
+    return data_hint(wait, since, threads, processors);
+}
+
 }  // namespace trainer

@@ -18,6 +18,8 @@ std::optional<LossSums> Evaluator::run(const std::function<bool()>& stop) {
     loader_.start(0);
     bool first = true;
     for (const Batch* batch = &loader_.next(); batch->global_size > 0; batch = &loader_.next()) {
+        if (batch->size == 0)
+            continue;  // all of it was damaged
         const StepInput input{.images = batch->images,
                               .labels = batch->labels,
                               .batch = batch->size,
@@ -33,6 +35,8 @@ std::optional<LossSums> Evaluator::run(const std::function<bool()>& stop) {
         if (stop && stop())
             return std::nullopt;
     }
+    if (total.samples == 0)
+        throw Error("none of the test images can be read");
     return total;
 }
 

@@ -1,4 +1,5 @@
-// Evaluator: loss and accuracy over a whole data set, every image counted once.
+// Evaluator: loss and accuracy over a whole data set, every image that can be read
+// counted once.
 #pragma once
 
 #include <functional>
@@ -17,7 +18,7 @@ class Evaluator {
 
     /// Sums over all images, with the weights as they are; the same bits every time. nullopt where
     /// `stop`, asked after each batch, said so. Throws Error that names the layer where the loss
-    /// is not finite.
+    /// is not finite, or where the loader left all images out.
     std::optional<LossSums> run(const std::function<bool()>& stop = {});
 
   private:

@@ -60,13 +60,12 @@ Dataset make_dataset(const Config& config, Split split) {
     options.dir = config.data.dir;
     options.split = split;
     options.synthetic.seed = config.seed;
-    options.photos = {
-        .image_size = config.data.image_size,
-        .resize = config.data.resize.value_or((config.data.image_size * 256 + 112) / 224),
-        .upright = config.data.exif_orientation,
-        .skip_corrupt = config.data.on_corrupt == "skip",
-        .val_labels = config.data.val_labels,
-        .held_out = config.data.split};
+    options.photos = {.image_size = config.data.image_size,
+                      .resize = config.data.resize.value_or(usual_resize(config.data.image_size)),
+                      .upright = config.data.exif_orientation,
+                      .skip_corrupt = config.data.on_corrupt == "skip",
+                      .val_labels = config.data.val_labels,
+                      .held_out = config.data.split};
     Dataset dataset = load_dataset(options);
     if (dataset.classes > config.model.num_classes)
         throw UsageError("model.num_classes: " + std::to_string(config.model.num_classes) +
@@ -98,6 +97,7 @@ LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset) {
     options.shuffle = false;
     options.drop_last = false;
     options.repeat = false;
+    options.substitute = false;
     options.augment = {};
     return options;
 }

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "tools/trainer/data_hint.h"
 #include "tools/trainer/format.h"
 #include "tools/trainer/model_card.h"
 #include "tools/trainer/profile.h"
@@ -243,21 +242,11 @@ void Trainer::tell_notes(Loader& loader) {
 
 // Says where training waits for data, once an epoch at most.
 void Trainer::hint_at_data() {
-    const SourceTimes now = training_loader_.source_times();
-    const SourceTimes since{now.read_s - times_at_hint_.read_s,
-                            now.decode_s - times_at_hint_.decode_s,
-                            now.samples - times_at_hint_.samples};
-    const double seconds = spent_.step_seconds - spent_at_hint_.step_seconds;
-    constexpr double too_short = 5;  // seconds: the first batches are always waited for
-    if (seconds < too_short)
-        return;
-    const double wait = (spent_.data_wait - spent_at_hint_.data_wait) / seconds;
     const std::string hint =
-        data_hint(wait, since, training_loader_.options().threads, processors());
+        data_hint_.look(spent_.step_seconds, spent_.data_wait, training_loader_.source_times(),
+                        training_loader_.options().threads, processors());
     if (!hint.empty())
         log_.say("hint         " + hint);
-    times_at_hint_ = now;
-    spent_at_hint_ = spent_;
 }
 
 void Trainer::log_step() {

@@ -12,6 +12,7 @@
 #include "optim/worker.h"
 #include "tools/trainer/command_line.h"
 #include "tools/trainer/config.h"
+#include "tools/trainer/data_hint.h"
 #include "tools/trainer/evaluator.h"
 #include "tools/trainer/metrics.h"
 #include "tools/trainer/run_state.h"
@@ -99,8 +100,7 @@ class Trainer {
     Clock::time_point started_ = Clock::now();
     Spent spent_;
     Spent window_start_, epoch_start_;  // what it was at the last record of a step, of an epoch
-    Spent spent_at_hint_;               // and when hint_at_data() last looked
-    SourceTimes times_at_hint_;
+    DataHint data_hint_;
     double lr_ = 0;
     double recent_step_seconds_ = 0;  // smoothed
 };
