@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
 #ifdef TRAINER_HAVE_OPENCV
@@ -227,17 +225,6 @@ Image decode_image(std::span<const std::byte> bytes, const std::string& name, bo
 
 #ifdef TRAINER_HAVE_OPENCV
 
-Image resize_image(const Image& image, int64_t height, int64_t width) {
-    check(height > 0 && width > 0 && image.height > 0 && image.width > 0, "images have pixels");
-    const cv::Mat from(static_cast<int>(image.height), static_cast<int>(image.width), CV_8UC3,
-                       const_cast<uint8_t*>(image.pixels.data()));
-    const bool smaller = height < image.height && width < image.width;
-    cv::Mat to;
-    cv::resize(from, to, {static_cast<int>(width), static_cast<int>(height)}, 0, 0,
-               smaller ? cv::INTER_AREA : cv::INTER_LINEAR);
-    return image_of(to, -1);
-}
-
 std::vector<std::byte> encode_png(const Image& image, bool gray) {
     const cv::Mat from(static_cast<int>(image.height), static_cast<int>(image.width), CV_8UC3,
                        const_cast<uint8_t*>(image.pixels.data()));
@@ -255,22 +242,10 @@ std::vector<std::byte> encode_png(const Image& image, bool gray) {
 
 #else
 
-Image resize_image(const Image&, int64_t, int64_t) {
-    throw UsageError(std::string("this build resizes no images ") + missing);
-}
-
 std::vector<std::byte> encode_png(const Image&, bool) {
     throw UsageError(std::string("this build writes no PNG ") + missing);
 }
 
 #endif
-
-Image read_image(const std::filesystem::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-    if (!file)
-        throw Error("'" + path.string() + "' cannot be read");
-    return decode_image(std::as_bytes(std::span(bytes)), path.string());
-}
 
 }  // namespace trainer

@@ -1,10 +1,9 @@
-// Images as files hold them: decoding, resizing and encoding. OpenCV and libjpeg-turbo stay behind
+// Images as files hold them: decoding and encoding. OpenCV and libjpeg-turbo stay behind
 // data/image.cpp and data/jpeg.cpp.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -76,13 +75,6 @@ class ImageDecoder {
 
 /// Decodes a whole image, as ImageDecoder does; `name` is what messages call it.
 Image decode_image(std::span<const std::byte> bytes, const std::string& name, bool upright = true);
-
-/// The same of a file.
-Image read_image(const std::filesystem::path& path);
-
-/// Resized to height x width; each pixel of a smaller image is the mean of those it stands for.
-/// Throws UsageError where this build has no OpenCV.
-Image resize_image(const Image& image, int64_t height, int64_t width);
 
 /// A PNG file of the image; `gray`: of its first channel alone. Throws UsageError where this build
 /// has no OpenCV.

@@ -286,12 +286,7 @@ TEST(Predict, ImagesAreFittedToTheModel) {
     ModelCard card;
     card.dataset = "cifar10";
     card.input = {3, 32, 32};
-    std::vector<uint8_t> fitted;
-    try {
-        fitted = fit_image(test_image(32, 32), card);
-    } catch (const UsageError& error) {
-        GTEST_SKIP() << error.what();
-    }
+    std::vector<uint8_t> fitted = fit_image(test_image(32, 32), card);
     const auto at = [&](int64_t c, int64_t y, int64_t x) {
         return int{fitted[static_cast<size_t>((c * card.input[1] + y) * card.input[2] + x)]};
     };
@@ -301,8 +296,9 @@ TEST(Predict, ImagesAreFittedToTheModel) {
     EXPECT_EQ(at(1, 31, 16), 100);
 
     fitted = fit_image(test_image(64, 256), card);  // the middle quarter: halves meet at 16 again
-    EXPECT_EQ(at(0, 9, 15), 200);
-    EXPECT_EQ(at(1, 9, 16), 100);
+    EXPECT_EQ(at(0, 9, 14), 200);
+    EXPECT_EQ(at(0, 9, 15), 175) << "an eighth is of the other half";
+    EXPECT_EQ(at(1, 9, 17), 100);
     fitted = fit_image(test_image(90, 64), card);
     EXPECT_EQ(at(0, 0, 0), 200);
     EXPECT_EQ(at(1, 31, 31), 100);
@@ -315,19 +311,12 @@ TEST(Predict, ImagesAreFittedToTheModel) {
     EXPECT_EQ(at(0, 2, 2), red);
     EXPECT_EQ(at(2, 29, 2), red);
     EXPECT_EQ(at(0, 30, 2), 0);
-
-    card.dataset = "imagenet";  // the middle 224 of 256
-    card.input = {3, 224, 224};
-    fitted = fit_image(test_image(256, 256), card);
-    EXPECT_EQ(at(0, 0, 111), 200);
-    EXPECT_EQ(at(1, 0, 112), 100);
 }
 
 TEST(Images, BrokenOnesAreErrors) {
     const std::string text = "no image";
     EXPECT_THROW(decode_image(std::as_bytes(std::span(text)), "text.jpg"), Error);
     EXPECT_THROW(decode_image({}, "empty.png"), Error);
-    EXPECT_THROW(read_image("/nonexistent/cat.jpg"), Error);
 }
 
 TEST(Images, DecodesRedGreenBlueAndGray) {

@@ -4,9 +4,14 @@
 
 #include <functional>
 
+#include "data/jpeg.h"
+#include "data/photo_source.h"
 #include "tests/photos.h"
 #include "tools/conversion/convert.h"
+#include "tools/trainer/cluster.h"
 #include "tools/trainer/data_hint.h"
+#include "tools/trainer/predict.h"
+#include "tools/trainer/setup.h"
 #include "tools/trainer/trainer.h"
 #include "tools/trainer/training.h"
 
@@ -93,6 +98,11 @@ class PhotosTest : public testing::Test {
         return {weights.begin(), weights.end()};
     }
 
+    std::string log_of(const std::string& run) const {
+        const std::vector<std::byte> log = read_bytes(root_ / "runs" / run / "trainer.log");
+        return {reinterpret_cast<const char*>(log.data()), log.size()};
+    }
+
     const TemporaryFolder root_;
 };
 
@@ -146,11 +156,74 @@ TEST_F(PhotosTest, ADamagedImageEndsTheRunOrIsSkippedAloud) {
     EXPECT_TRUE(contains(error_of([&] { weights_after(config(photos(), "fail")); }),
                          "is damaged: " + bad.string()));
     weights_after(config(photos(), "skip", {"data.on_corrupt=skip"}));
-    const std::vector<std::byte> log = read_bytes(root_ / "runs" / "skip" / "trainer.log");
     EXPECT_TRUE(
-        contains({reinterpret_cast<const char*>(log.data()), log.size()},
+        contains(log_of("skip"),
                  "warning: image 6 is damaged: " + bad.string() +
                      ": not an image that can be decoded; skipped, image 7 takes its place"));
+}
+
+TEST_F(PhotosTest, EvaluationCountsNoImageTwice) {
+    const fs::path bad = root_ / "photos" / "train" / "kind 1" / "5.JPEG";
+    std::ofstream(bad, std::ios::trunc) << "no image";
+    RunState state;
+    const std::vector<std::string> how = {"data.on_corrupt=skip", "train.epochs=1"};
+    weights_after(config(photos(), "run", how), &state);
+    EXPECT_EQ(state.evaluation.samples, 15);
+    const std::string damaged =
+        "image 6 is damaged: " + (root_ / "photos" / "val" / "kind 1" / "5.JPEG").string();
+    EXPECT_TRUE(contains(log_of("run"), damaged + ": not an image that can be decoded; left out"));
+    fs::remove(root_ / "photos" / "val");
+    for (int kind = 0; kind < 4; ++kind)
+        write_bytes(root_ / "photos" / "val" / ("kind " + std::to_string(kind)) / "a.JPEG", {});
+    EXPECT_EQ(error_of([&] { weights_after(config(photos(), "none", how)); }),
+              "none of the test images can be read");
+}
+
+TEST_F(PhotosTest, WorkersOfAClusterWarnInTheRunsLog) {
+    fs::create_directories(root_ / "photos" / "train" / "kind 9");
+    const fs::path bad = root_ / "photos" / "train" / "kind 1" / "5.JPEG";
+    std::ofstream(bad, std::ios::trunc) << "no image";
+    EXPECT_EQ(run_cluster_in_process(
+                  config(photos(), "run",
+                         {"data.on_corrupt=skip", "distributed.workers=2", "data.batch_size=4",
+                          "model.num_classes=5", "train.epochs=1"})),
+              ExitCode::done);
+    const std::string log = log_of("run");
+    EXPECT_TRUE(contains(log, "warning: 1 of 5 classes has no training images: 'kind 9'")) << log;
+    const size_t first = log.find("warning: worker ");
+    ASSERT_NE(first, std::string::npos) << log;
+    EXPECT_TRUE(contains(log, ": image 6 is damaged: " + bad.string())) << log;
+    EXPECT_TRUE(contains(log, "warning: worker 0: image 6 is damaged: " +
+                                  (root_ / "photos" / "val" / "kind 1" / "5.JPEG").string() +
+                                  ": not an image that can be decoded; left out"))
+        << log;
+}
+
+TEST_F(PhotosTest, PredictSeesWhatEvaluationSees) {
+    const fs::path turned = root_ / "photos" / "train" / "kind 2" / "turned.JPEG";
+    try {
+        write_bytes(turned, encode_jpeg(waves(90, 60), 90, 6));
+    } catch (const UsageError& error) {
+        GTEST_SKIP() << error.what();
+    }
+    for (const std::string set :
+         {"data.resize=auto", "data.resize=50", "data.exif_orientation=false"}) {
+        SCOPED_TRACE(set);
+        const Config settings =
+            config(photos(), set, {set, "train.max_steps=1", "train.eval_every_epochs=0"});
+        weights_after(settings);
+        const LoadedModel model = load_model((root_ / "runs" / set / "latest").string());
+        const Dataset test = make_dataset(settings, Split::test);
+        const PhotoSource source(test, {}, evaluation_loader(settings, test).normalization, 1);
+        std::vector<float> seen(3 * 32 * 32);
+        int32_t label = 0;
+        std::vector<std::byte> file;
+        for (int64_t i = 0; i < test.count; ++i) {
+            source.load(0, i, seen.data(), label);
+            test.photos.store->read(i, file);
+            EXPECT_EQ(network_input(file, model.card), seen) << test.photos.store->name(i);
+        }
+    }
 }
 
 TEST(PhotosConfig, KeysAreChecked) {
@@ -180,6 +253,18 @@ TEST(DataHint, NamesTheBottleneck) {
     EXPECT_TRUE(contains(data_hint(0.25, {0.1, 3, 1000}, 8, 8), "all 8 processors decode already"));
     EXPECT_TRUE(contains(data_hint(0.25, {9, 3, 1000}, 8, 8), "the disk is the bottleneck"));
     EXPECT_TRUE(contains(data_hint(0.25, {}, 2, 8), "more data.workers (2 now)"));
+}
+
+TEST(DataHint, LooksAtWhatIsNewSinceItLastLooked) {
+    DataHint hint;
+    EXPECT_EQ(hint.look(4, 4, {0.1, 9, 1000}, 2, 8), "") << "too short a time";
+    EXPECT_TRUE(contains(hint.look(10, 2, {0.1, 3, 1000}, 2, 8), "waits for data 20 %"));
+    EXPECT_EQ(hint.look(20, 2.5, {0.2, 6, 2000}, 2, 8), "");
+    const std::string said = hint.look(30, 7.5, {8.2, 7, 3000}, 2, 8);
+    EXPECT_TRUE(contains(said,
+                         "waits for data 50 % of its time; the disk is the bottleneck (an "
+                         "image takes 8.00 ms to read, 1.00 ms to decode)"))
+        << said;
 }
 
 /// ResNet-18 on the sample of real photographs: the same first steps from both.

@@ -25,7 +25,7 @@ Json json_value(const Checkpoint& checkpoint, const std::string& key) {
 }
 
 Shape usual_shape(const ModelCard& card) {
-    if (card.dataset == "imagenet" || card.dataset == "folder") {
+    if (card.of_photos()) {
         const ModelOptions usual = usual_options(card.model);
         return {usual.channels, usual.height, usual.width};
     }
@@ -52,6 +52,13 @@ ModelCard parse_card(const Checkpoint& checkpoint) {
     card.classes = std::stoll(config.at("model.num_classes"));
     card.dataset = config.at("data.dataset");
     card.input = shape_of(checkpoint, card);
+    const auto setting = [&](const std::string& key, const std::string& otherwise) {
+        const auto found = config.find(key);
+        return found == config.end() ? otherwise : found->second;
+    };
+    const std::string resize = setting("data.resize", "auto");
+    card.resize = resize == "auto" ? usual_resize(card.input[1]) : std::stoll(resize);
+    card.upright = setting("data.exif_orientation", "true") == "true";
     if (const Json names = json_value(checkpoint, "class_names"); !names.is_null())
         names.get_to(card.class_names);
     if (const Json values = json_value(checkpoint, "normalization"); !values.is_null()) {

@@ -19,6 +19,11 @@ struct ModelCard {
     std::string dataset;                   ///< that it was trained on
     std::vector<std::string> class_names;  ///< of the first classes, perhaps of none
     Normalization normalization;           ///< a mean and a deviation a channel
+    /// Of imagenet and folder: how evaluation saw its photographs.
+    int64_t resize = 0;
+    bool upright = true;
+
+    bool of_photos() const { return dataset == "imagenet" || dataset == "folder"; }
 
     /// The class's name, or "class <index>".
     std::string class_name(int64_t index) const;

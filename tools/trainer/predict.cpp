@@ -6,7 +6,9 @@
 #include <iostream>
 #include <numeric>
 
+#include "data/photo_transform.h"
 #include "engine/executor.h"
+#include "engine/file.h"
 #include "tools/trainer/config.h"
 #include "tools/trainer/setup.h"
 
@@ -43,12 +45,7 @@ int64_t edge_of(const std::string& dataset) {
     return dataset == "mnist" || dataset == "fashion_mnist" ? 2 : 0;
 }
 
-/// How much of an image's middle the model was tested on, by length.
-double share_of(const std::string& dataset) {
-    return dataset == "imagenet" || dataset == "folder" ? 224.0 / 256 : 1;
-}
-
-std::vector<float> logits_of(LoadedModel& model, const std::vector<std::vector<uint8_t>>& images) {
+std::vector<float> logits_of(LoadedModel& model, const std::vector<std::vector<float>>& inputs) {
     Config config;
     const std::unique_ptr<Backend> backend = make_backend(config, std::nullopt);
     const std::vector<std::string> slabs{std::string(slab::weights)};
@@ -63,12 +60,9 @@ std::vector<float> logits_of(LoadedModel& model, const std::vector<std::vector<u
                       statistics.slab<float>(slab::weights).begin());
     Executor executor(model.network, *backend, parameters, statistics,
                       {.batch = 1, .training = false});
-    const Shape& shape = model.card.input;
-    const Normalizer normalizer(model.card.normalization, shape[0]);
-    std::vector<float> input(static_cast<size_t>(element_count(shape))), logits;
+    std::vector<float> logits;
     const int32_t label = 0;
-    for (const std::vector<uint8_t>& image : images) {
-        apply_transform({}, normalizer, image.data(), shape[0], shape[1], shape[2], input.data());
+    for (const std::vector<float>& input : inputs) {
         executor.evaluate({.images = input.data(), .labels = &label, .batch = 1}, logits.empty());
         const std::vector<float> row = executor.logits();
         logits.insert(logits.end(), row.begin(), row.end());
@@ -81,23 +75,40 @@ std::vector<float> logits_of(LoadedModel& model, const std::vector<std::vector<u
 std::vector<uint8_t> fit_image(const Image& image, const ModelCard& card) {
     const int64_t channels = card.input[0], height = card.input[1], width = card.input[2];
     const int64_t edge = edge_of(card.dataset);
-    const auto whole = [&](int64_t extent) {
-        return std::lround(static_cast<double>(extent - 2 * edge) / share_of(card.dataset));
-    };
-    Image fitted =
-        resize_image(middle(image, whole(height), whole(width)), whole(height), whole(width));
+    const int64_t inner_height = height - 2 * edge, inner_width = width - 2 * edge;
+    const Image cut = middle(image, inner_height, inner_width);
+    ResampleAxis rows, columns;
+    rows.plan(cut.height, inner_height, 0, inner_height);
+    columns.plan(cut.width, inner_width, 0, inner_width);
+    Image fitted;
+    Resampler().run(cut, rows, columns, fitted);
     if (edge > 0 || channels == 1)
         make_gray(fitted);
-    const int64_t top = (fitted.height - (height - 2 * edge)) / 2 - edge;
-    const int64_t left = (fitted.width - (width - 2 * edge)) / 2 - edge;
     std::vector<uint8_t> planes(static_cast<size_t>(channels * height * width));
     for (int64_t c = 0; c < channels; ++c)
-        for (int64_t y = edge; y < height - edge; ++y)
-            for (int64_t x = edge; x < width - edge; ++x)
-                planes[static_cast<size_t>((c * height + y) * width + x)] =
-                    fitted.pixels[static_cast<size_t>(((y + top) * fitted.width + x + left) * 3 +
+        for (int64_t y = 0; y < inner_height; ++y)
+            for (int64_t x = 0; x < inner_width; ++x)
+                planes[static_cast<size_t>((c * height + y + edge) * width + x + edge)] =
+                    fitted.pixels[static_cast<size_t>((y * inner_width + x) * 3 +
                                                       std::min<int64_t>(c, 2))];
     return planes;
+}
+
+std::vector<float> network_input(std::span<const std::byte> file, const ModelCard& card) {
+    const Normalizer normalizer(card.normalization, card.input[0]);
+    std::vector<float> input(static_cast<size_t>(element_count(card.input)));
+    ImageDecoder decoder(card.upright);
+    decoder.open(file);
+    if (card.of_photos()) {
+        PhotoTransformer transformer(card.input[1], card.resize);
+        normalize_photo(transformer.evaluate(decoder), normalizer, input.data());
+        return input;
+    }
+    Image image;
+    decoder.decode({0, 0, decoder.height(), decoder.width()}, image);
+    apply_transform({}, normalizer, fit_image(image, card).data(), card.input[0], card.input[1],
+                    card.input[2], input.data());
+    return input;
 }
 
 std::vector<std::vector<Guess>> likeliest(const std::vector<float>& logits, int64_t classes,
@@ -123,10 +134,18 @@ std::vector<std::vector<Guess>> likeliest(const std::vector<float>& logits, int6
 
 int run_prediction(const std::string& checkpoint, const std::vector<std::string>& files) {
     LoadedModel model = load_model(checkpoint);
-    std::vector<std::vector<uint8_t>> images;
-    for (const std::string& file : files)
-        images.push_back(fit_image(read_image(file), model.card));
-    const auto result = likeliest(logits_of(model, images), model.card.classes, guesses);
+    std::vector<std::vector<float>> inputs;
+    for (const std::string& name : files) {
+        const File file = File::open_to_read(name);
+        std::vector<std::byte> bytes(static_cast<size_t>(file.size()));
+        file.read_at(0, bytes.data(), bytes.size());
+        try {
+            inputs.push_back(network_input(bytes, model.card));
+        } catch (const CorruptImage& error) {
+            throw CorruptImage("'" + name + "': " + error.what());
+        }
+    }
+    const auto result = likeliest(logits_of(model, inputs), model.card.classes, guesses);
     for (size_t i = 0; i < files.size(); ++i) {
         std::cout << (i > 0 ? "\n" : "") << files[i] << "\n";
         for (const Guess& guess : result[i]) {

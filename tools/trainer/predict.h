@@ -1,6 +1,8 @@
 // `trainer predict`: what a checkpoint's model sees in images.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,10 +11,15 @@
 
 namespace trainer {
 
-/// `image` as the model was trained to see them, uint8 [channels, height, width]: cut to the middle
-/// of the input's form and resized; gray with a black edge where it was trained on MNIST or
-/// Fashion-MNIST.
+/// `image` as a model of small images was trained to see them, uint8 [channels, height, width]: cut
+/// to the middle of the input's form and resized; gray with a black edge where it was trained on
+/// MNIST or Fashion-MNIST.
 std::vector<uint8_t> fit_image(const Image& image, const ModelCard& card);
+
+/// What the network gets of an image file, float [channels, height, width], normalised: of a model
+/// of photographs what evaluation gives it, to the last bit; else what fit_image() makes of it.
+/// Throws CorruptImage as ImageDecoder does.
+std::vector<float> network_input(std::span<const std::byte> file, const ModelCard& card);
 
 struct Guess {
     int64_t label = 0;
