@@ -66,7 +66,8 @@ std::string head_of(const std::vector<SafetensorsItem>& items, const Metadata& m
             {"dtype", item.dtype}, {"shape", item.shape}, {"data_offsets", {at, at + bytes}}};
         at += bytes;
     }
-    std::string text = header.dump();
+    // What is not UTF-8, which a path or a class may be named in, is marked rather than refused.
+    std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
     text.resize((text.size() + 7) / 8 * 8, ' ');
     const uint64_t length = text.size();
     std::string head(length_bytes, '\0');

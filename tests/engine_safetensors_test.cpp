@@ -196,6 +196,15 @@ TEST_F(Safetensors, NamesTheDamage) {
     expect_complaint("cannot open");
 }
 
+// A path in Latin-1 in the config ended the run at its first checkpoint.
+TEST_F(Safetensors, MetadataThatIsNotUtf8IsMarked) {
+    write_safetensors(path_, {}, {{"dir", "caf\xe9/data"}, {"class\xff", "1"}, {"crc32c", ""}});
+    const SafetensorsFile file(path_);
+    file.verify();
+    EXPECT_EQ(file.metadata().at("dir"), "caf\xef\xbf\xbd/data");
+    EXPECT_EQ(file.metadata().at("class\xef\xbf\xbd"), "1");
+}
+
 TEST_F(Safetensors, ADeviceThatIsFull) {
     const std::vector<float> values{1};
     try {

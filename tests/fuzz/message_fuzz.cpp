@@ -2,31 +2,14 @@
 //
 // Nothing may crash or run away, and what is accepted must come out of the encoder again.
 // Built with -DTRAINER_FUZZ=ON by clang; run as message_fuzz -max_total_time=60.
-#include <cstdint>
-#include <cstdlib>
+#include <algorithm>
+#include <array>
 
 #include "comm/hello.h"
-#include "engine/error.h"
-
-namespace {
+#include "tests/fuzz/fuzz.h"
 
 using namespace trainer;
-
-void expect(bool holds) {
-    if (!holds)
-        std::abort();
-}
-
-/// Runs `parse`, for which refusing the bytes is as good as taking them.
-template <typename Parse>
-void try_parse(Parse parse) {
-    try {
-        parse();
-    } catch (const Error&) {
-    }
-}
-
-}  // namespace
+using namespace trainer::fuzz;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);

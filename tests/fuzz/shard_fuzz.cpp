@@ -2,24 +2,18 @@
 //
 // Nothing may crash or run away, and what is accepted must lie inside the file.
 // Built with -DTRAINER_FUZZ=ON by clang; run as shard_fuzz -max_total_time=60.
-#include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
 #include "data/jpeg.h"
 #include "data/shards.h"
 #include "engine/crc32c.h"
-#include "engine/error.h"
+#include "tests/fuzz/fuzz.h"
 
 namespace {
 
 using namespace trainer;
-
-void expect(bool holds) {
-    if (!holds)
-        std::abort();
-}
+using namespace trainer::fuzz;
 
 void parse(const std::vector<uint8_t>& bytes) {
     const auto read = [&](int64_t offset, void* target, size_t count) {
@@ -28,7 +22,7 @@ void parse(const std::vector<uint8_t>& bytes) {
         if (count > 0)
             std::memcpy(target, bytes.data() + offset, count);
     };
-    try {
+    try_parse([&] {
         const ShardContents contents = parse_shard(static_cast<int64_t>(bytes.size()), read, "x");
         expect(contents.number < contents.count);
         uint64_t end = 32;
@@ -38,8 +32,7 @@ void parse(const std::vector<uint8_t>& bytes) {
             end += uint64_t{record.name_length} + record.length;
             expect(end <= bytes.size());
         }
-    } catch (const Error&) {
-    }
+    });
 }
 
 template <typename T>
@@ -75,11 +68,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     parse(bytes);
     mend(bytes);
     parse(bytes);
-    try {
+    try_parse([&] {
         const JpegInfo info = read_jpeg_info(std::as_bytes(std::span(data, size)));
         expect(info.end <= size && info.orientation >= 1 && info.orientation <= 8);
         expect(info.height > 0 && info.width > 0);
-    } catch (const Error&) {
-    }
+    });
     return 0;
 }

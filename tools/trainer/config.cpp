@@ -37,7 +37,10 @@ std::string quoted(const YAML::Node& node) {
         return YAML::Dump(node).size() < 60 ? YAML::Dump(node) : "a list";
     if (!node.IsScalar())
         return "nothing";
-    return plain_scalar(node) ? node.Scalar() : '"' + node.Scalar() + '"';
+    constexpr size_t longest = 80;
+    const std::string& whole = node.Scalar();
+    const std::string text = whole.size() > longest ? whole.substr(0, longest) + "…" : whole;
+    return plain_scalar(node) ? text : '"' + text + '"';
 }
 
 /// Where values come from: a file, with lines, or a --set.
@@ -84,6 +87,13 @@ YAML::Node load_document(const std::string& text) {
     return YAML::Load(text);
 }
 
+/// Throws it as a UsageError of one line, whatever the names and values in it are made of.
+[[noreturn]] void refuse(std::string message) {
+    std::ranges::replace_if(
+        message, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
+    throw UsageError(message);
+}
+
 /// Fills a Config from YAML, key by key.
 class Reader {
   public:
@@ -100,13 +110,13 @@ class Reader {
         try {
             document = load_document(text);
         } catch (const YAML::Exception& error) {
-            throw UsageError(source.at(error.mark) + ": not YAML: " + error.msg);
+            refuse(source.at(error.mark) + ": not YAML: " + error.msg);
         }
         if (document.IsNull())
             return;
         if (!document.IsMap())
-            throw UsageError(source.at(document.Mark()) +
-                             ": no config, which is a map of keys: model: {name: resnet20}, …");
+            refuse(source.at(document.Mark()) +
+                   ": no config, which is a map of keys: model: {name: resnet20}, …");
         read_group(document, "", source);
     }
 
@@ -114,13 +124,13 @@ class Reader {
     void read_override(const std::string& assignment) {
         const size_t equals = assignment.find('=');
         if (equals == std::string::npos || equals == 0)
-            throw UsageError("--set " + assignment + ": expected: --set key=value");
+            refuse("--set " + assignment + ": expected: --set key=value");
         const std::string path = assignment.substr(0, equals);
         YAML::Node value;
         try {
             value = load_document(assignment.substr(equals + 1));
         } catch (const YAML::Exception& error) {
-            throw UsageError("--set " + assignment + ": the value is not YAML: " + error.msg);
+            refuse("--set " + assignment + ": the value is not YAML: " + error.msg);
         }
         read_value(value, path, YAML::Mark::null_mark(), {"--set", false});
     }
@@ -137,14 +147,14 @@ class Reader {
         for (const auto& entry : map) {
             const YAML::Node& name = entry.first;
             if (!name.IsScalar())
-                throw UsageError(source.at(name.Mark()) + ": a key has to be a word");
+                refuse(source.at(name.Mark()) + ": a key has to be a word");
             const std::string child = (path.empty() ? "" : path + ".") + name.Scalar();
             const auto [first, is_new] = seen.emplace(child, name.Mark());
             if (!is_new)
-                throw UsageError(source.at(name.Mark()) + ": " + child + ": given twice" +
-                                 (source.has_lines
-                                      ? ", first in line " + std::to_string(first->second.line + 1)
-                                      : ""));
+                refuse(source.at(name.Mark()) + ": " + child + ": given twice" +
+                       (source.has_lines
+                            ? ", first in line " + std::to_string(first->second.line + 1)
+                            : ""));
             read_value(entry.second, child, name.Mark(), source);
         }
     }
@@ -156,12 +166,12 @@ class Reader {
         if (key != keys_.end()) {
             read_key(value, *key, source.at(mark), source.at(value.Mark()));
         } else if (std::find(groups_.begin(), groups_.end(), path) == groups_.end()) {
-            throw UsageError(source.at(mark) + ": " + path + ": unknown key; did you mean " +
-                             nearest_key(path) + "?");
+            refuse(source.at(mark) + ": " + path + ": unknown key; did you mean " +
+                   nearest_key(path) + "?");
         } else if (!value.IsMap()) {
-            throw UsageError(source.at(mark) + ": " + path + ": " + quoted(value) +
-                             " is of the wrong type; expected: a map of keys, e.g. " +
-                             example_of(path) + "; {} for none");
+            refuse(source.at(mark) + ": " + path + ": " + quoted(value) +
+                   " is of the wrong type; expected: a map of keys, e.g. " + example_of(path) +
+                   "; {} for none");
         } else if (value.size() == 0) {
             reset_group(path);
         } else {
@@ -184,7 +194,7 @@ class Reader {
         message += "; expected: " + key.takes;
         if (wrong_word)
             message += "; did you mean " + nearest_name(value.Scalar(), key.words) + "?";
-        throw UsageError(message);
+        refuse(message);
     }
 
     void reset_group(const std::string& path) {

@@ -143,7 +143,7 @@ Metadata metadata_of(const RunState& state, const Config& config, int64_t steps_
                       {"cursor", std::to_string(state.step % steps_per_epoch)},
                       {"seed", std::to_string(config.seed)},
                       {"model", config.model.name},
-                      {"config", entries.dump()},
+                      {"config", entries.dump(-1, ' ', false, Json::error_handler_t::replace)},
                       {"evaluated", std::to_string(state.evaluated)},
                       {"best", std::to_string(state.best)},
                       {"best_saved", std::to_string(state.best_saved)}};
