@@ -4,14 +4,22 @@
 # that exit codes are right, that no checkpoint is lost and, of synchronous variants whose members
 # all came back, that the result is the undisturbed run's, bit for bit.
 #
-#   tools/drill.sh --minutes 10 --seed 1 [--faults 500] [--variants "ssgd asgd"] [--keep]
+#   tools/drill.sh --minutes 10 --seed 1 [--faults 500] [--variants "ssgd asgd"]
+#                  [--scenarios "servers workers cuts blips disk"] [--keep]
 #
-# Ends after so many minutes, or faults where that is sooner. The same seed draws the same faults;
-# when they hit is up to the machine. With --keep the runs stay in the directory that it names. The
-# program is $TRAINER, else the newest build beside this script.
+# Ends after so many minutes, or faults where that is sooner, and says how many of each kind there
+# were; so it does when it is interrupted. The same seed draws the same faults; when they hit is up
+# to the machine. With --keep the runs stay in the directory that it names. The program is $TRAINER,
+# else the newest build beside this script.
+#
+# Networks are cut by losing packets without a word: for that each worker has a network namespace
+# of its own, for which root is needed, or a kernel that lets users have namespaces. Where it does
+# not, the scenarios that need them are left out, which is said.
 set -u
 
+all=("$@")
 minutes=1 seed=1 most=0 keep=
+scenarios="servers servers workers workers cuts cuts blips disk"
 variants="ssgd bitsgd ssdsgd odsgd cdsgd localsgd asgd ssp dcasgd dcasgd_a"
 while (($# > 0)); do
     case $1 in
@@ -19,6 +27,7 @@ while (($# > 0)); do
         --seed) seed=$2 && shift ;;
         --faults) most=$2 && shift ;;
         --variants) variants=$2 && shift ;;
+        --scenarios) scenarios=$2 && shift ;;
         --keep) keep=1 ;;
         *) echo "drill: error: $1: see the head of this script" >&2; exit 2 ;;
     esac
@@ -30,12 +39,21 @@ trainer=${TRAINER:-$(ls -t "$root"/build/tools/trainer/trainer \
 [[ -x $trainer ]] ||
     { echo "drill: error: no trainer found; build it, or set TRAINER to its path" >&2; exit 2; }
 
+# Everything happens in a network of its own, where this may make more of them.
+if [[ -z ${DRILL_NETWORK:-} ]]; then
+    export DRILL_NETWORK=none
+    for as in -n -rn; do
+        unshare $as ip link set lo up 2>/dev/null &&
+            DRILL_NETWORK=own exec unshare $as "${BASH_SOURCE[0]}" "${all[@]}"
+    done
+fi
+
 RANDOM=$seed
 work=$(mktemp -d "${TMPDIR:-/tmp}/drill.XXXXXX") || exit 1
 cd "$work" || exit 1
 deadline=$((SECONDS + minutes * 60))
-servers=2 workers=3 steps=160
-declare -A pid=() address=() counts=()
+servers=2 workers=3 steps=480
+declare -A pid=() address=() counts=() holder=()
 runs=0 faults=0 failures=0
 
 cat >drill.yaml <<EOF
@@ -45,7 +63,7 @@ train: {epochs: 30, max_steps: $steps, eval_every_epochs: 0}
 threads: 1
 optim: {lr: 0.01, schedule: {type: cosine}}
 distributed: {workers: $workers, servers: $servers, delay_steps: 3, local_steps: 4}
-comm: {timeout: 30s, lease: 2s, emulate: {step_time: 12ms}}
+comm: {timeout: 60s, lease: 2s, emulate: {step_time: 12ms}}
 checkpoint: {every_steps: 7, every_epochs: 0, keep: 2}
 log: {every_steps: 20}
 EOF
@@ -61,8 +79,68 @@ stop_all() {
     done
     pid=()
 }
-trap 'stop_all; [[ -n $keep ]] || rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
+report() {
+    local kind
+    for kind in "${!counts[@]}"; do
+        echo "drill: ${counts[$kind]} x $kind"
+    done | sort
+    echo "drill: $faults faults in $runs runs, $failures runs failed, seed $seed"
+    [[ -z $keep ]] || echo "drill: kept in $work"
+}
+leave() {
+    stop_all
+    ((${#holder[@]} == 0)) || kill "${holder[@]}" 2>/dev/null
+    [[ -n $keep ]] || rm -rf "$work"
+}
+trap leave EXIT
+trap 'report; exit 130' INT TERM
+
+# --- networks ---
+
+host=10.77.0.1 # of the servers; worker R is 10.77.R+1.2, and 10.77.R+1.1 its way to them
+nowhere=02:00:00:00:00:01
+within() { # rank, command...: in the worker's network
+    local rank=$1
+    shift
+    nsenter -t "${holder[$rank]}" -n "$@"
+}
+make_networks() {
+    local rank net
+    [[ $DRILL_NETWORK == own ]] && ip link set lo up && ip addr add $host/32 dev lo || return
+    for ((rank = 0; rank < workers; ++rank)); do
+        unshare -n sleep infinity &
+        holder[$rank]=$!
+        until [[ $(readlink "/proc/${holder[$rank]}/ns/net") != "$(readlink /proc/self/ns/net)" ]]; do
+            kill -0 "${holder[$rank]}" 2>/dev/null || return
+            sleep 0.01
+        done
+        net=10.77.$((rank + 1))
+        ip link add "w$rank" type veth peer name eth netns "${holder[$rank]}" &&
+            ip addr add $net.1/24 dev "w$rank" && ip link set "w$rank" up &&
+            within "$rank" ip addr add $net.2/24 dev eth && within "$rank" ip link set eth up &&
+            within "$rank" ip route add default via $net.1 || return
+    done
+}
+# What leaves for the other end is addressed to nobody, and lost.
+cut() { # rank, to | from: packets to the worker, or from it
+    local net=10.77.$(($1 + 1))
+    if [[ $2 == to ]]; then
+        ip neigh replace $net.2 lladdr $nowhere dev "w$1" nud permanent
+    else
+        within "$1" ip neigh replace $net.1 lladdr $nowhere dev eth nud permanent
+    fi
+}
+mend() { # rank
+    local net=10.77.$(($1 + 1))
+    ip neigh del $net.2 dev "w$1" 2>/dev/null
+    within "$1" ip neigh del $net.1 dev eth 2>/dev/null
+    return 0
+}
+if ! make_networks >/dev/null 2>&1; then
+    echo "drill: no network namespaces here: networks are not cut"
+    scenarios=$(tr ' ' '\n' <<<"$scenarios" | grep -vx -e cuts -e blips | tr '\n' ' ')
+    [[ -n ${scenarios// /} ]] || exit 77
+fi
 
 pick() { # of the arguments
     local choices=("$@")
@@ -74,12 +152,12 @@ options() {
     printf -- '--config drill.yaml --set distributed.variant=%s --set checkpoint.dir=%s ' \
         "$variant" "$run"
     printf -- '--set log.dir=%s --set distributed.on_worker_loss=%s ' "$run" "$policy"
-    printf -- '--set comm.secret_file=secret %s' "$more"
+    printf -- '--set comm.secret_file=secret'
 }
 start_server() { # index
     # shellcheck disable=SC2046
     $limit setsid "$trainer" $(options) --role=server --rank="$1" \
-        --listen="${address[$1]:-127.0.0.1:0}" >>"$run/server$1.out" 2>&1 </dev/null &
+        --listen="${address[$1]:-$listen:0}" >>"$run/server$1.out" 2>&1 </dev/null &
     pid[server$1]=$!
 }
 await_address() { # index
@@ -93,8 +171,10 @@ await_address() { # index
     return 1
 }
 start_worker() { # rank
+    local in=()
+    [[ $listen != "$host" ]] || in=(nsenter -t "${holder[$1]}" -n)
     # shellcheck disable=SC2046
-    setsid "$trainer" $(options) --role=worker --rank="$1" \
+    "${in[@]}" setsid "$trainer" $(options) --role=worker --rank="$1" \
         --servers="${address[0]},${address[1]}" >>"$run/worker$1.out" 2>&1 </dev/null &
     pid[worker$1]=$!
 }
@@ -193,16 +273,26 @@ preempt_worker() {
     hit "worker preempted"
     nap $((RANDOM % 600))
 }
-cut_connections() { # of all the run's sockets, those of one worker
-    local rank=$((RANDOM % workers))
+cut_network() { # kind, milliseconds, directions...
+    local rank=$((RANDOM % workers)) kind=$1 time=$2 direction
+    shift 2
     alive "worker$rank" || return
-    local cut
-    cut=$(ss -tnpH 2>/dev/null | grep "pid=${pid[worker$rank]}," | awk '{print $4, $5}')
-    [[ -n $cut ]] || return
-    while read -r here there; do
-        ss -K src "$here" dst "$there" >/dev/null 2>&1
-    done <<<"$cut"
-    hit "connections cut"
+    for direction in "$@"; do cut "$rank" "$direction"; done
+    hit "network cut, $kind"
+    nap "$time"
+    mend "$rank"
+}
+cut_long() { cut_network "longer than the lease" $((2600 + RANDOM % 2000)) to from; }
+cut_to_worker() { cut_network "one way, to a worker" $((2600 + RANDOM % 2000)) to; }
+cut_from_worker() { cut_network "one way, from a worker" $((2600 + RANDOM % 2000)) from; }
+# Within the lease come lost packets, and the pause until TCP sends them again, about as long.
+cut_short() { cut_network "shorter than the lease" $((100 + RANDOM % 600)) to from; }
+reset_connections() { # of a worker, to all servers or to one
+    local rank=$((RANDOM % workers)) index=$((RANDOM % (servers + 1))) to=()
+    alive "worker$rank" || return
+    ((index == servers)) || to=(dport "=" ":${address[$index]##*:}")
+    within "$rank" ss -tKH "${to[@]}" >/dev/null 2>&1 || return
+    hit "connections reset"
 }
 
 # Lets the run go on to its end, hitting it with `faults_left` of the given faults on the way.
@@ -267,8 +357,8 @@ while ((SECONDS < deadline)) && ((most == 0 || faults < most)); do
         ((SECONDS < deadline)) && ((most == 0 || faults < most)) || break
         synchronous=1
         [[ $variant == asgd || $variant == ssp || $variant == dcasgd* ]] && synchronous=0
-        failed='' run_faults=0 over=0 more='' limit='' policy=abort
-        faults_left=$((3 + RANDOM % 6))
+        failed='' run_faults=0 over=0 limit='' policy=abort
+        faults_left=$((6 + RANDOM % 12))
         if [[ ! -d reference-$variant ]]; then
             run=reference-$variant scenario=reference
             mkdir -p "$run"
@@ -279,8 +369,9 @@ while ((SECONDS < deadline)) && ((most == 0 || faults < most)); do
         ((++runs))
         run=run$runs
         mkdir -p "$run"
-        address=()
-        scenario=$(pick servers servers workers workers cuts disk)
+        address=() listen=127.0.0.1
+        # shellcheck disable=SC2086
+        scenario=$(pick $scenarios)
         case $scenario in
             servers) # killed, and back from the last checkpoint: the same result
                 start_all && survive kill_server kill_server stop_server pause_anyone
@@ -290,10 +381,15 @@ while ((SECONDS < deadline)) && ((most == 0 || faults < most)); do
                 start_all && survive kill_worker kill_worker stop_worker preempt_worker \
                     kill_server pause_anyone
                 judge 0 ;;
-            cuts)
-                more='--set comm.transport=tcp' policy='continue'
-                start_all && survive cut_connections pause_anyone kill_worker
+            cuts) # others go on, and the worker comes back
+                policy='continue' listen=$host
+                start_all && survive cut_long cut_to_worker cut_from_worker cut_short \
+                    reset_connections kill_worker
                 judge 0 ;;
+            blips) # nobody is lost: the same result
+                listen=$host
+                start_all && survive cut_short cut_short pause_anyone
+                judge $synchronous ;;
             disk) # server 0 may write no file as large as a checkpoint's; then again with room
                 limit="prlimit --fsize=$((60000 + RANDOM % 40000))"
                 start_all
@@ -314,6 +410,7 @@ while ((SECONDS < deadline)) && ((most == 0 || faults < most)); do
         esac
         stop_all
         ((faults += run_faults))
+        for ((i = 0; i < ${#holder[@]}; ++i)); do mend "$i"; done
         if [[ -n $failed ]]; then
             ((++failures))
         elif [[ -z $keep ]]; then
@@ -322,9 +419,5 @@ while ((SECONDS < deadline)) && ((most == 0 || faults < most)); do
     done
 done
 
-for kind in "${!counts[@]}"; do
-    echo "drill: ${counts[$kind]} x $kind"
-done | sort
-echo "drill: $faults faults in $runs runs, $failures runs failed, seed $seed"
-[[ -z $keep ]] || echo "drill: kept in $work"
+report
 ((failures == 0))
