@@ -1,4 +1,4 @@
-// What the benchmarks of one core's arithmetic measure with.
+// What benchmarks measure with.
 #pragma once
 
 #include <algorithm>

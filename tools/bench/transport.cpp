@@ -3,6 +3,8 @@
 //
 //   transport [MiB of a push or pull, default 100] [rounds, default 9]
 //
+// With OpenSSL in the build, and its program here to make a certificate, TLS is measured too.
+//
 // Prints a table (medians of all rounds, and of each round's ratio to plain TCP) and one JSON line.
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -13,6 +15,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <iostream>
@@ -20,31 +23,14 @@
 #include <thread>
 #include <vector>
 
-#include "comm/link.h"
-#include "comm/server_endpoint.h"
-#include "engine/error.h"
+#include "tools/bench/link_peer.h"
+#include "tools/bench/stopwatch.h"
 
 namespace trainer {
 namespace {
 
 constexpr size_t call_bytes = 64 << 10;
-constexpr size_t small_bytes = 1024;
 constexpr int small_trips = 2000;
-
-double seconds_of(const std::function<void()>& work) {
-    const auto begin = Clock::now();
-    work();
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-/// One way of moving bytes, measured from the worker's side.
-struct Peer {
-    virtual ~Peer() = default;
-    virtual void push() = 0;  ///< returns when the server has it all
-    virtual void pull() = 0;
-    virtual void push_pull() = 0;
-    virtual void round_trip() = 0;  ///< 1 KB there, 1 KB back
-};
 
 // --- plain sockets -------------------------------------------------------------------------------
 
@@ -149,65 +135,6 @@ class PlainTcp final : public Peer {
 
 // --- this program's transports -------------------------------------------------------------------
 
-/// Receives pushes, answers pulls from its own memory and calls with their body.
-class BenchServer final : public ServerHandler {
-  public:
-    explicit BenchServer(size_t bytes) : model_(allocate_host(bytes)) {}
-
-    void joined(int) override {}
-    void push(int, int64_t, Range, uint8_t, PooledBytes) override {}
-    void pull(const Request& request) override {
-        endpoint->answer(request, {model_.data.get(), model_.bytes}, model_.data);
-    }
-    void call(const Request& request, const std::string&, PooledBytes body) override {
-        endpoint->reply(request, body.bytes());
-    }
-    void note(int, int64_t, const std::string&, PooledBytes) override {}
-    void left(int) override {}
-    void lost(int, const std::string& who, const std::string& reason) override {
-        throw Error(who + ": " + reason);
-    }
-
-    ServerEndpoint* endpoint = nullptr;
-
-  private:
-    Memory model_;
-};
-
-class LinkPeer final : public Peer {
-  public:
-    LinkPeer(size_t bytes, std::unique_ptr<Transport> server, std::unique_ptr<Transport> worker)
-        : elements_(static_cast<int64_t>(bytes / 4)), slab_(allocate_host(bytes)), handler_(bytes) {
-        ServerOptions options;
-        options.cuts = {0, elements_};
-        endpoint_.emplace(std::move(server), options, handler_);
-        handler_.endpoint = &*endpoint_;
-        LinkOptions mine;
-        mine.servers = {endpoint_->listening().bound};
-        mine.cuts = options.cuts;
-        link_.emplace(std::move(worker), mine);
-    }
-    ~LinkPeer() override { link_->close(); }
-
-    void push() override {
-        link_->push(0, {0, elements_}, slab_.data.get());
-        link_->call(0, 0, "done", {});
-    }
-    void pull() override { link_->wait(link_->pull(0, {0, elements_}, slab_.data.get())); }
-    void push_pull() override {
-        link_->push(0, {0, elements_}, slab_.data.get());
-        pull();
-    }
-    void round_trip() override { link_->call(0, 0, "echo", {{slab_.data.get(), small_bytes}}); }
-
-  private:
-    int64_t elements_;
-    Memory slab_;
-    BenchServer handler_;
-    std::optional<ServerEndpoint> endpoint_;
-    std::optional<Link> link_;
-};
-
 /// Sends 1 KB back and forth between two transports' threads, without a link's waiting thread.
 class Bouncer final : public Receiver {
   public:
@@ -240,19 +167,14 @@ double bare_trip_us(std::unique_ptr<Transport> server, std::unique_ptr<Transport
         worker->connect(listening.bound, "server", here, Clock::now() + std::chrono::seconds(10));
     Header header;
     header.kind = MessageKind::push;
-    const double seconds = seconds_of([&] {
+    const double passed = seconds([&] {
         here->connection->send_bytes(header, std::vector<std::byte>(small_bytes));
         here->over.get_future().wait();
     });
-    return seconds / small_trips * 1e6;
+    return passed / small_trips * 1e6;
 }
 
 // --- the table -----------------------------------------------------------------------------------
-
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-}
 
 struct Row {
     std::string name;
@@ -264,12 +186,12 @@ struct Row {
 
 void measure(Row& row, size_t bytes) {
     const double gigabytes = static_cast<double>(bytes) / 1e9;
-    row.push.push_back(gigabytes / seconds_of([&] { row.peer->push(); }));
-    row.pull.push_back(gigabytes / seconds_of([&] { row.peer->pull(); }));
-    row.both.push_back(2 * gigabytes / seconds_of([&] { row.peer->push_pull(); }));
+    row.push.push_back(gigabytes / seconds([&] { row.peer->push(); }));
+    row.pull.push_back(gigabytes / seconds([&] { row.peer->pull(); }));
+    row.both.push_back(2 * gigabytes / seconds([&] { row.peer->push_pull(); }));
     if (auto* plain = dynamic_cast<PlainTcp*>(row.peer.get()))
         plain->expect_trips();
-    row.trip.push_back(1e6 / small_trips * seconds_of([&] {
+    row.trip.push_back(1e6 / small_trips * seconds([&] {
                            for (int i = 0; i < small_trips; ++i)
                                row.peer->round_trip();
                        }));
@@ -285,6 +207,27 @@ double ratio(const std::vector<double>& ours, const std::vector<double>& plain) 
     return median(ratios);
 }
 
+/// A certificate of its own authority, made for this run; nullptr where that cannot be done.
+std::shared_ptr<TlsContext> make_tls() {
+    std::string folder = (std::filesystem::temp_directory_path() / "bench.XXXXXX").string();
+    if (::mkdtemp(folder.data()) == nullptr)
+        return nullptr;
+    const std::string key = folder + "/key.pem", cert = folder + "/cert.pem";
+    const std::string command =
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=b "
+        "-keyout " +
+        key + " -out " + cert + " >/dev/null 2>&1";
+    std::shared_ptr<TlsContext> context;
+    if (std::system(command.c_str()) == 0)
+        try {
+            context = make_tls_context({.cert = cert, .key = key, .ca = cert});
+        } catch (const UsageError& error) {
+            std::cerr << "without TLS: " << error.what() << "\n";
+        }
+    std::filesystem::remove_all(folder);
+    return context;
+}
+
 void run(size_t bytes, int rounds) {
     const auto network = make_inproc_network();
     const auto sockets = [](bool local) {
@@ -297,14 +240,21 @@ void run(size_t bytes, int rounds) {
     const std::function<std::unique_ptr<Transport>()> inproc = [&] {
         return make_inproc_transport(network);
     };
-    std::vector<Row> rows(4);
+    const std::shared_ptr<TlsContext> context = make_tls();
+    const std::function<std::unique_ptr<Transport>()> tls = [&] {
+        TransportOptions options;
+        options.tls = context;
+        return make_socket_transport(options);
+    };
+    std::vector<Row> rows(context == nullptr ? 4 : 5);
     rows[0].name = "plain TCP, 64 KiB calls";
     rows[0].peer = std::make_unique<PlainTcp>(bytes);
-    const std::array<std::pair<const char*, const std::function<std::unique_ptr<Transport>()>*>, 3>
+    const std::array<std::pair<const char*, const std::function<std::unique_ptr<Transport>()>*>, 4>
         ours = {{{"link over TCP", &tcp},
                  {"link over a Unix socket", &local},
-                 {"link within the process", &inproc}}};
-    for (size_t i = 0; i < ours.size(); ++i) {
+                 {"link within the process", &inproc},
+                 {"link over TCP with TLS", &tls}}};
+    for (size_t i = 0; i + 1 < rows.size(); ++i) {
         rows[i + 1].name = ours[i].first;
         rows[i + 1].transport = *ours[i].second;
         rows[i + 1].peer =
@@ -338,6 +288,8 @@ void run(size_t bytes, int rounds) {
                                 {"bare_trip_us", median(row.bare)},
                                 {"bare_trip_ratio", ratio(row.bare, plain.bare)}});
     }
+    if (context != nullptr)
+        json["tls_by_tcp"] = ratio(rows[4].both, rows[1].both);
     json["unix_by_tcp"] = ratio(rows[2].both, rows[1].both);
     std::printf("Unix socket by TCP: %.2f\n", json["unix_by_tcp"].get<double>());
     std::cout << json.dump() << "\n";
