@@ -56,6 +56,14 @@ struct Ticket::State {
 struct Link::Core {
     struct Server;
 
+    /// How the link has ended.
+    enum class End {
+        failed,  ///< for good
+        lost,    ///< a server has gone without a word
+        again,   ///< a server says that all begin again
+        later,   ///< a server does not take this worker just yet
+    };
+
     /// A pull or call that waits for its answer.
     struct Pending {
         std::shared_ptr<Ticket::State> ticket;
@@ -77,13 +85,15 @@ struct Link::Core {
         ticket.open.push_back(server);
         ticket.over = false;
     }
-    void broken(const std::string& why, bool begins_again = false) {
+    void broken(const std::string& why, End how = End::failed) {
         if (failure.empty()) {
             failure = why;
-            again = begins_again;
+            end = options.reconnect ? how : End::failed;
         }
         changed.notify_all();
     }
+    /// Whether the others have to begin again as well.
+    bool ends_all() const { return end == End::again || (end == End::lost && !options.alone); }
 
     const LinkOptions options;
     const std::shared_ptr<BufferPool> pool = BufferPool::make();
@@ -99,7 +109,7 @@ struct Link::Core {
     int64_t newest_step = 0;
     std::deque<Note> notes;
     std::string failure;  // empty while all is well
-    bool again = false;   // a new link may do better
+    End end = End::failed;
     LinkCounters counters;
     BusyTime pushing;
     BusyTime pulling;
@@ -141,12 +151,13 @@ struct Link::Core::Server final : Receiver {
                 std::ranges::copy(payload.bytes(), challenge.emplace().begin());
                 break;
             case MessageKind::refuse:
-                return core.broken(name + " refused: " + printable(payload.bytes()));
+                return core.broken(name + " refused: " + printable(payload.bytes()),
+                                   header.request == refused_for_now ? End::later : End::failed);
             case MessageKind::error:
                 return core.broken(name + " has failed: " + printable(payload.bytes()));
             case MessageKind::again:
                 return core.broken(name + " begins again: " + printable(payload.bytes()),
-                                   core.options.reconnect);
+                                   End::again);
             case MessageKind::pulled:
             case MessageKind::reply: {
                 const Pending asked = find(header);
@@ -185,7 +196,7 @@ struct Link::Core::Server final : Receiver {
             // Who is not trusted will not be later either.
             const bool may_come_back = reason.find("TLS: ") == std::string::npos;
             core.broken(name + " is lost (" + reason + "): see its log",
-                        core.options.reconnect && may_come_back);
+                        may_come_back ? End::lost : End::failed);
         }
     }
 
@@ -224,7 +235,8 @@ Link::Link(std::unique_ptr<Transport> transport, LinkOptions options)
     Core& core = *core_;
     check(core.options.cuts.size() == core.options.servers.size() + 1,
           "as many shards as servers are needed");
-    const Clock::time_point deadline = Clock::now() + core.options.timeout;
+    const Clock::time_point deadline =
+        core.options.deadline.value_or(Clock::now() + core.options.timeout);
     core.rank = core.options.wished_rank;
     for (size_t s = 0; s < core.options.servers.size(); ++s) {
         const auto server = std::make_shared<Core::Server>(core, static_cast<int>(s));
@@ -289,7 +301,7 @@ Link::~Link() {
 
 void Link::give_up(const std::string& why) {
     fail(why);
-    if (core_->again)
+    if (core_->end != Core::End::failed)
         throw ServerLost(why);
     throw Error(why);
 }
@@ -306,7 +318,7 @@ void Link::fail(const std::string& why) {
     for (const auto& server : core_->servers)
         if (server->connection != nullptr) {
             Header header;
-            header.kind = core_->again ? MessageKind::again : MessageKind::error;
+            header.kind = core_->ends_all() ? MessageKind::again : MessageKind::error;
             header.worker = core_->rank;
             server->connection->send_text(header, text);
         }

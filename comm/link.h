@@ -28,12 +28,16 @@ struct LinkOptions {
     /// Where a server is lost without having said why, the others are told to begin again and the
     /// Error is a ServerLost; else it is the end of the run.
     bool reconnect = false;
-    std::shared_ptr<const Secret> secret{};    ///< to prove, and to be proved; nullptr: none
-    Terms terms;                               ///< what servers must agree to
-    std::chrono::milliseconds timeout{30000};  ///< of connecting, and of waits that name none
+    bool alone =
+        false;  ///< then the others go on without this worker, which takes part again later
+    std::shared_ptr<const Secret> secret{};       ///< to prove, and to be proved; nullptr: none
+    Terms terms;                                  ///< what servers must agree to
+    std::chrono::milliseconds timeout{30000};     ///< of connecting, and of waits that name none
+    std::optional<Clock::time_point> deadline{};  ///< of connecting; none: after the timeout
 };
 
-/// A server is lost, or says that the run begins again: a new Link may find it back.
+/// A server is lost, says that the run begins again, or does not take this worker just yet: a new
+/// Link may do better.
 class ServerLost : public Error {
   public:
     using Error::Error;

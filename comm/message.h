@@ -27,6 +27,10 @@ inline constexpr size_t checksum_bytes = 4;
 /// Largest payload from a peer that has not been welcomed yet.
 inline constexpr uint64_t stranger_frame_cap = 256 << 10;
 
+/// Header::request of a refuse: the same may be taken later, once a worker that is lost has been
+/// seen to be.
+inline constexpr uint32_t refused_for_now = 1;
+
 /// What a message is for. The numbers are the protocol's: new kinds are added, none is reused.
 enum class MessageKind : uint8_t {
     hello = 1,    ///< worker to server, first: who it is and what it runs (hello.h)

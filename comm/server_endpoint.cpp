@@ -181,7 +181,8 @@ void ServerEndpoint::hello(const std::shared_ptr<Session>& session, const Hello&
                                                   : "worker " + std::to_string(hello.wished_rank) +
                                                         " at " + session->who;
     if (const std::string why = objection(hello, who); !why.empty())
-        return refuse(*session, why);
+        // Whoever has the rank may be lost, which is seen only at the end of the lease.
+        return refuse(*session, why, options_.rejoin && is_taken(hello.wished_rank));
 
     int rank = hello.wished_rank;
     {
@@ -259,9 +260,15 @@ std::string ServerEndpoint::objection(const Hello& hello, const std::string& who
     return "";
 }
 
-void ServerEndpoint::refuse(Session& session, const std::string& why) {
+bool ServerEndpoint::is_taken(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return sessions_.contains(rank);
+}
+
+void ServerEndpoint::refuse(Session& session, const std::string& why, bool for_now) {
     Header header;
     header.kind = MessageKind::refuse;
+    header.request = for_now ? refused_for_now : 0;
     session.connection->send_text(header, why);
     session.connection->close("it was refused: " + why);
     const std::lock_guard lock(mutex_);
@@ -321,9 +328,9 @@ void ServerEndpoint::message(Session& session, const Header& header, PooledBytes
         return fail(std::current_exception());
     }
     if (header.kind == MessageKind::again)
-        return gone(session, printable(payload.bytes()), true);
+        return gone(session, printable(payload.bytes()), Parting::again);
     if (header.kind == MessageKind::error)
-        throw Error("it has failed: " + printable(payload.bytes()));
+        return gone(session, printable(payload.bytes()), Parting::failed);
     throw Error("it sent a " + std::string(name_of(header.kind)) + ", which only servers send");
 }
 
@@ -352,10 +359,10 @@ void ServerEndpoint::lost(Session& session, const std::string& reason) {
         log("a connection from " + session.who + " came to nothing: " + reason);
     }
     if (session.stage == Session::Stage::member)
-        gone(session, reason, false);
+        gone(session, reason, Parting::lost);
 }
 
-void ServerEndpoint::gone(Session& session, const std::string& reason, bool begin_again) {
+void ServerEndpoint::gone(Session& session, const std::string& reason, Parting how) {
     const auto kept = session.shared_from_this();
     {
         const std::lock_guard lock(mutex_);
@@ -363,12 +370,18 @@ void ServerEndpoint::gone(Session& session, const std::string& reason, bool begi
         if (failure_ != nullptr)
             return;  // that is why
     }
-    log(session.who + (begin_again ? " asks to begin again: " : " is lost: ") + reason);
     try {
-        if (begin_again)
+        if (how == Parting::again)
             handler_.again(session.rank, session.who, reason);
+        else if (how == Parting::failed)
+            handler_.failed(session.rank, session.who, reason);
         else
             handler_.lost(session.rank, session.who, reason);
+        log(session.who +
+            (how == Parting::again    ? " asks to begin again: "
+             : how == Parting::failed ? " has failed: "
+                                      : " is lost: ") +
+            reason);
     } catch (...) {
         fail(std::current_exception());
     }
@@ -413,21 +426,6 @@ void ServerEndpoint::restart(const std::string& why) {
                 Error("no worker has come back within " + seconds_of(options_.timeout) + " (" +
                       why + "): start the run again, it goes on from its last checkpoint")));
     });
-}
-
-void ServerEndpoint::expel(int worker, const std::string& why) {
-    std::shared_ptr<Session> session;
-    {
-        const std::lock_guard lock(mutex_);
-        const auto found = sessions_.find(worker);
-        if (found == sessions_.end() || found->second->stage != Session::Stage::member)
-            return;
-        session = found->second;
-        session->stage = Session::Stage::gone;
-        forget(*session);
-    }
-    log(session->who + " is sent away: " + why);
-    send_away(session, MessageKind::error, why, "it was sent away");
 }
 
 void ServerEndpoint::expect(int workers) {

@@ -64,6 +64,10 @@ class ServerHandler {
     /// The worker has gone without saying so; `who` is e.g. "worker 2 on node3 (10.0.0.3:41412)".
     /// Throw Error to end the run.
     virtual void lost(int worker, const std::string& who, const std::string& reason) = 0;
+    /// The worker has gone because it cannot go on, for `reason`. As for lost().
+    virtual void failed(int worker, const std::string& who, const std::string& reason) {
+        lost(worker, who, "it has failed: " + reason);
+    }
     /// The worker has gone because it lost another server, and asks for the run to begin again from
     /// its last checkpoint: ServerEndpoint::restart.
     virtual void again(int worker, const std::string& who, const std::string& reason) {
@@ -120,9 +124,6 @@ class ServerEndpoint {
     /// Sends all workers away to connect anew, as if none had come yet.
     void restart(const std::string& why);
 
-    /// Sends one worker away for good, which does not end the run.
-    void expel(int worker, const std::string& why);
-
     /// The run goes on with so many workers, and is finished when they have left.
     void expect(int workers);
 
@@ -146,11 +147,13 @@ class ServerEndpoint {
     void prove(const std::shared_ptr<Session>& session, std::span<const std::byte> payload);
     void hello(const std::shared_ptr<Session>& session, const Hello& hello);
     std::string objection(const Hello& hello, const std::string& who) const;
-    void refuse(Session& session, const std::string& why);
+    bool is_taken(int rank) const;
+    void refuse(Session& session, const std::string& why, bool for_now = false);
     void message(Session& session, const Header& header, PooledBytes payload);
     void left(Session& session);
     void lost(Session& session, const std::string& reason);
-    void gone(Session& session, const std::string& reason, bool begin_again);
+    enum class Parting { lost, failed, again };
+    void gone(Session& session, const std::string& reason, Parting how);
     void forget(const Session& session);
     int free_rank() const;
     static void send_away(const std::shared_ptr<Session>& session, MessageKind kind,

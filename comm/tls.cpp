@@ -3,10 +3,13 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
+#include <cstring>
+#include <fstream>
 #include <utility>  // Boost 1.74's Asio forgets it
 // (the order matters to Asio's headers)
 #include <boost/asio/ssl/context.hpp>
 #include <cerrno>
+#include <filesystem>
 
 #include "engine/error.h"
 
@@ -14,21 +17,38 @@ namespace trainer {
 
 namespace ssl = boost::asio::ssl;
 
+namespace {
+
+/// Throws where the file that `key` names cannot be read, or where OpenSSL has found an error in
+/// it.
+void check_file(const std::string& key, const std::string& file,
+                const boost::system::error_code& error) {
+    const auto refuse = [&](const std::string& why) {
+        throw UsageError("comm.tls." + key + ": '" + file + "' cannot be used: " + why);
+    };
+    std::error_code unknown;
+    if (std::filesystem::is_directory(file, unknown))
+        refuse("it is a folder");
+    errno = 0;
+    if (!std::ifstream(file))
+        refuse(std::strerror(errno));
+    if (error)
+        refuse("it holds no " + std::string(key == "key" ? "private key" : "certificate") +
+               " in PEM form (" + error.message() + ")");
+}
+
+}  // namespace
+
 class TlsContext {
   public:
     explicit TlsContext(const TlsOptions& options) : context(ssl::context::tls) {
         boost::system::error_code error;
-        const auto check_file = [&](const char* key, const std::string& file) {
-            if (error)
-                throw UsageError("comm.tls." + std::string(key) + ": '" + file +
-                                 "' cannot be used: " + error.message());
-        };
         context.use_certificate_chain_file(options.cert, error);
-        check_file("cert", options.cert);
+        check_file("cert", options.cert, error);
         context.use_private_key_file(options.key, ssl::context::pem, error);
-        check_file("key", options.key);
+        check_file("key", options.key, error);
         context.load_verify_file(options.ca, error);
-        check_file("ca", options.ca);
+        check_file("ca", options.ca, error);
         context.set_verify_mode(ssl::verify_peer | ssl::verify_fail_if_no_peer_cert);
         SSL_CTX* const native = context.native_handle();
         SSL_CTX_set_min_proto_version(native, TLS1_3_VERSION);

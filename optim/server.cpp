@@ -240,11 +240,20 @@ void Server::lost(int worker, const std::string& who, const std::string& reason)
     answer_ready();
 }
 
+void Server::failed(int worker, const std::string& who, const std::string& reason) {
+    const bool over = coordinator_ != nullptr && coordinator_->is_over();
+    if (!survives_losses && !over)
+        throw Error(who + " has failed: " + reason);
+    lost(worker, who, "it has failed: " + reason);
+}
+
 void Server::again(int /*worker*/, const std::string& who, const std::string& reason) {
     begin_again(who + " asks all to begin again: " + reason);
 }
 
 void Server::begin_again(const std::string& why) {
+    if (coordinator_ != nullptr)  // first: it may still be writing what the arena holds
+        coordinator_->restarted(why);
     begun_ = running_ = false;
     shard_.reset();
     pulls_.clear();
@@ -256,8 +265,6 @@ void Server::begin_again(const std::string& why) {
     for (const std::string& name : arena_.slabs())
         std::ranges::fill(arena_.slab<float>(name), 0.0F);
     endpoint_->restart(why);
-    if (coordinator_ != nullptr)
-        coordinator_->restarted(why);
 }
 
 }  // namespace trainer

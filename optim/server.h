@@ -42,7 +42,7 @@ class Coordinator {
                       int64_t pushed) = 0;
     /// Whether the run is over, but for good-byes.
     virtual bool is_over() const = 0;
-    /// All begins again, as if no worker had come.
+    /// All begins again, as if no worker had come. The arena is as it was until this returns.
     virtual void restarted(const std::string& why) = 0;
 };
 
@@ -86,6 +86,7 @@ class Server final : public ServerHandler {
     void note(int worker, int64_t step, const std::string& name, PooledBytes body) override;
     void left(int worker) override;
     void lost(int worker, const std::string& who, const std::string& reason) override;
+    void failed(int worker, const std::string& who, const std::string& reason) override;
     void again(int worker, const std::string& who, const std::string& reason) override;
 
   private:

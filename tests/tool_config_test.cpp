@@ -506,6 +506,24 @@ TEST(Config, KeysThatDoNotGoTogether) {
               "x.yaml: comm.tls.ca: missing; both ends show a certificate, of the authority in ca");
 }
 
+TEST(Config, BackupWorkersLeaveSomebodyToWaitFor) {
+    EXPECT_EQ(message_of_set("distributed.backup_workers=1"),
+              "--set: distributed.backup_workers: 1 of 1 worker leave none whose push a step waits "
+              "for; take fewer");
+    EXPECT_EQ(
+        with({"distributed.backup_workers=1", "distributed.workers=2"}).distributed.backup_workers,
+        1);
+}
+
+// Found by fuzzing: names and values were quoted as they were, line ends and all.
+TEST(Config, MessagesAreOneLineWhateverTheyQuote) {
+    EXPECT_EQ(message_of_set("comm.tls={\"a\\nb\": 1}").find('\n'), std::string::npos);
+    EXPECT_EQ(message_of_set("device=\"a\\r\\n\\e[31mb\"").find_first_of("\r\n\x1b"),
+              std::string::npos);
+    EXPECT_EQ(message_of_set("no equals\nsign"), "--set no equals sign: expected: --set key=value");
+    EXPECT_LT(message_of_set("seed=" + std::string(100000, 'x')).size(), 300U);
+}
+
 TEST(Config, KeysOfAChoiceNotTakenAreAllowed) {
     const Config config = with({"optim.schedule={type: constant, milestones: [1]}",
                                 "distributed.local.alpha=3", "distributed.delay_steps=9"});

@@ -50,11 +50,15 @@ output=$(mktemp -d) || exit 1
 pids=()
 declare -A names=() running=()
 
+# Where this script is killed outright, what it has started is asked to stop.
+with_us=()
+! command -v setpriv >/dev/null || with_us=(setpriv --pdeathsig TERM)
+
 start() { # name, arguments...
     local name=$1
     shift
     # In a session of its own: a terminal's Ctrl-C reaches it once, through this script.
-    setsid "$trainer" "${arguments[@]}" "$@" >"$output/$name" 2>&1 </dev/null &
+    "${with_us[@]}" setsid "$trainer" "${arguments[@]}" "$@" >"$output/$name" 2>&1 </dev/null &
     pids+=($!)
     names[$!]=$name
     running[$!]=1
@@ -78,7 +82,7 @@ ended() { # pid, exit code
     elif (($2 != 0 && failure == 0)); then
         failure=$2
         echo "launch_local: ${names[$1]} (process $1) has ended with exit code $2:" >&2
-        tail -n 3 "$output/${names[$1]}" >&2
+        [[ ${names[$1]} == server0 ]] || tail -n 3 "$output/${names[$1]}" >&2  # that is shown
         stop_all TERM
         if ((${#running[@]} > 0)); then
             (trap - TERM INT EXIT; sleep 10; kill -s KILL "${!running[@]}") 2>/dev/null &

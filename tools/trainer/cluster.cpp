@@ -202,12 +202,16 @@ void check_role(const Config& config) {
 }
 
 /// A worker's link to all servers, within comm.timeout. `again`: after a server was lost, which may
-/// take a while to come back, or to see that this worker has gone.
+/// take a while to come back. Waits too where the servers have still to see that the worker of this
+/// rank before this one has gone.
 std::unique_ptr<Link> connect(const Config& config, const ClusterPlan& plan, int rank, bool again,
                               const Log& say) {
     LinkOptions options = link_options(config, plan, config.comm.servers, rank);
     options.reconnect = true;
+    options.alone = config.distributed.on_worker_loss == "continue";
     const auto deadline = std::chrono::steady_clock::now() + comm_timeout(config);
+    options.deadline = deadline;
+    bool said = false;
     for (std::chrono::milliseconds pause(50);; pause = std::min(2 * pause, longest_pause)) {
         try {
             return std::make_unique<Link>(make_socket_transport(transport_options(config, say)),
@@ -218,6 +222,8 @@ std::unique_ptr<Link> connect(const Config& config, const ClusterPlan& plan, int
             const bool lost = dynamic_cast<const ServerLost*>(&error) != nullptr;
             if (!(lost || again) || std::chrono::steady_clock::now() + pause >= deadline)
                 throw;
+            if (!again && !std::exchange(said, true))
+                say("waits        " + std::string(error.what()));
         }
         std::this_thread::sleep_for(pause);
     }
@@ -364,7 +370,7 @@ ExitCode run_server(const Config& config, std::optional<int> rank) {
         serve(node, signals, stop, metrics.exposition());
     } catch (const std::exception& error) {
         node.close();
-        log.say("failed       " + std::string(error.what()));
+        log.note("failed       " + std::string(error.what()));
         node.coordinator().failed(error.what());
         throw;
     }
@@ -386,6 +392,11 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
         throw UsageError("comm.servers: " + std::to_string(addresses.size()) +
                          " addresses where distributed.servers is " +
                          std::to_string(config.distributed.servers) + "; give one for each server");
+    for (const std::string& address : addresses)
+        if (parse_address(address).port == 0)
+            throw UsageError("comm.servers: " + address +
+                             ": port 0 is for a server that takes any; give the port that it says "
+                             "others call it by");
     ProcessLog log;
     const Log say = [&](const std::string& line) { log.say(line); };
     const Dataset training = make_dataset(config, Split::train);
@@ -428,7 +439,7 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
             }
         }
     } catch (const std::exception& error) {
-        log.say("failed       " + std::string(error.what()));
+        log.note("failed       " + std::string(error.what()));
         throw;
     }
 }

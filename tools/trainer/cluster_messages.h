@@ -4,7 +4,8 @@
 // themselves go as optim/server.h has it.
 //
 //   start      call, body: text, the worker's device. Answered by Start once all workers are there;
-//              of a run under way, at a step from which on the worker takes part.
+//              of a run under way, at a step from which on the worker takes part, or that it
+//              comes too late.
 //   part       call of the leader, body: int32 server. Answered by the state that server begins
 //   with. ready      call of the leader: the other servers have their parts. Answered empty.
 //   progress   note, Progress: at every log.every_steps-th step, at the end of an epoch, of the run
@@ -83,7 +84,9 @@ struct Start {
     int64_t boundary_first = 0;  ///< the run is looked at before the first step
     int64_t nothing_left = 0;
     int64_t leads = 0;  ///< this worker brings the other servers their parts
+    int64_t late = 0;   ///< there is nothing for this worker to do any more: Late; no more follows
 };
+enum Late : int64_t { not_late, late_done, late_stopped };
 
 /// Followed by the running statistics, and where `with_slabs` by the worker's slabs.
 struct Boundary {

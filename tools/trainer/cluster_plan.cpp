@@ -63,17 +63,13 @@ ClusterPlan::ClusterPlan(const Config& config, const Dataset& training)
                          std::to_string(config.data.batch_size) + " = " + std::to_string(batch) +
                          " images is more than the " + std::to_string(training.count) +
                          " training images; lower data.batch_size or distributed.workers");
-    const int backup = config.distributed.backup_workers, workers = config.distributed.workers;
-    if (backup > 0 && backup >= workers)
-        throw UsageError("distributed.backup_workers: " + std::to_string(backup) + " of " +
-                         std::to_string(workers) +
-                         " workers leave none whose push a step waits for; take fewer");
+    const int backup = config.distributed.backup_workers;
     const StepScheduleOptions& steps = variant.exchange.schedule.options();
     if (backup > 0 &&
         (!variant.synchronous || steps.kind != StepScheduleOptions::Kind::synchronous))
         throw UsageError("distributed.backup_workers: " + config.distributed.variant +
                          " does not wait for all workers at every step; take 0, or ssgd or bitsgd");
-    variant.shard.backup = config.distributed.backup_workers;
+    variant.shard.backup = backup;
     variant.shard.lr = variant.exchange.lr = [this](int64_t step) { return schedule.at(step); };
     terms = flat_result(config);
     terms.emplace_back("training images", std::to_string(training.count));

@@ -127,6 +127,8 @@ std::vector<std::string> ClusterWorker::profile() {
 
 ExitCode ClusterWorker::train() {
     const job::Start begin = start();
+    if (begin.late != job::not_late)
+        return leave_at_once(begin.late == job::late_stopped);
     worker_.executor().profile(config_.profile);
     bool due = begin.boundary_first != 0;
     bool stopped = false;
@@ -158,6 +160,8 @@ job::Start ClusterWorker::start() {
     std::span<const std::byte> body = reply.bytes();
     const auto start = job::take<job::Start>(body);
     rhythm_ = start.rhythm;
+    if (start.late != job::not_late)
+        return start;
     if (start.leads != 0) {
         share_out(start.state.step);
         link_.call(0, start.state.step, name(job::ready), {}, patience);
@@ -167,6 +171,17 @@ job::Start ClusterWorker::start() {
     if (start.state.step > 0)
         options_.log("resume       after step " + std::to_string(start.state.step));
     return start;
+}
+
+ExitCode ClusterWorker::leave_at_once(bool stopped) {
+    options_.log(stopped ? "worker       comes too late: the run has been stopped"
+                         : "worker       comes too late: the run is all but done without it");
+    try {
+        link_.close();
+    } catch (const Error&) {
+        // The servers, who do not wait for this worker, may have ended by now.
+    }
+    return stopped ? ExitCode::interrupted : ExitCode::done;
 }
 
 // What server 0 has read or drawn, to the other servers.

@@ -51,6 +51,7 @@ class ClusterWorker {
 
     ExitCode train();
     job::Start start();
+    ExitCode leave_at_once(bool stopped);
     void share_out(int64_t step);
     void take_part(int64_t step);
     void go_on_from(int64_t step);

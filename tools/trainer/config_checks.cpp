@@ -70,12 +70,21 @@ void check_tls(const Config& config, const Place& place) {
                          "missing; both ends show a certificate, of the authority in ca");
 }
 
+void check_distributed(const Config& config, const Place& place) {
+    const int backup = config.distributed.backup_workers, workers = config.distributed.workers;
+    if (backup > 0 && backup >= workers)
+        throw UsageError(place("distributed.backup_workers") + std::to_string(backup) + " of " +
+                         std::to_string(workers) + (workers == 1 ? " worker" : " workers") +
+                         " leave none whose push a step waits for; take fewer");
+}
+
 }  // namespace
 
 void check_config(const Config& config, const Place& place) {
     check_required(config, place);
     check_data(config, place);
     check_schedule(config, place);
+    check_distributed(config, place);
     check_tls(config, place);
 }
 

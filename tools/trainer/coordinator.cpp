@@ -275,7 +275,7 @@ void JobCoordinator::saved(bool whole) {
     if (last || verdict.stop != 0)
         for (int worker = 0; worker < workers_; ++worker)
             if (!there_.has(worker) && starting_[static_cast<size_t>(worker)].request)
-                endpoint_->expel(worker, last ? "the run is done" : "the run has been stopped");
+                turn_away(worker, last ? job::late_done : job::late_stopped);
     for (auto& at : boundary_) {
         if (!at)
             continue;

@@ -74,6 +74,7 @@ class JobCoordinator final : public Coordinator {
     void answer_start(const Request& request, bool leads);
     void answer_part(const Request& request, int server);
     void await_workers();
+    void turn_away(int worker, job::Late why);
     void start_all(bool late);
     void all_started();
 

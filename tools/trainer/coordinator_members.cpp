@@ -119,8 +119,10 @@ void JobCoordinator::count_lost_samples(int64_t until) {
         for (int64_t step = from; step < until; ++step)
             samples += rhythm_.samples_of(step, worker);
         lost_samples_ += samples;
-        log_->warn(std::to_string(samples) + " samples of steps " + grouped(from + 1) + " to " +
-                   grouped(until) + " were lost with worker " + std::to_string(worker));
+        log_->warn((samples == 0 ? std::string("no samples")
+                                 : std::to_string(samples) + " samples of steps " +
+                                       grouped(from + 1) + " to " + grouped(until)) +
+                   " were lost with worker " + std::to_string(worker));
     }
     lost_.clear();
 }

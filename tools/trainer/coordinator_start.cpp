@@ -132,8 +132,17 @@ void JobCoordinator::start(const Request& request, std::string device) {
     }
     log_->say(endpoint_->name_of_worker(request.worker) + " wants to take part");
     if (rhythm_.is_last(std::max(state_.step, step_ahead())))
-        return endpoint_->expel(request.worker, "the run is all but done");
+        return turn_away(request.worker, job::late_done);
     ask_for_change();
+}
+
+/// The run ends, or is about to, without a worker that wants to take part.
+void JobCoordinator::turn_away(int worker, job::Late why) {
+    Starting& starting = starting_[static_cast<size_t>(worker)];
+    log_->note(endpoint_->name_of_worker(worker) + " comes too late to take part");
+    const job::Start answer{.rhythm = rhythm_, .state = {}, .late = why};
+    endpoint_->reply(*starting.request, bytes_of(answer));
+    starting = {};
 }
 
 /// Who is late is not waited for longer than this.

@@ -19,6 +19,15 @@ std::string stamped(const std::string& line) {
 void ProcessLog::say(const std::string& line) {
     const std::lock_guard lock(mutex_);
     std::cout << line + "\n" << std::flush;
+    write(line);
+}
+
+void ProcessLog::note(const std::string& line) {
+    const std::lock_guard lock(mutex_);
+    write(line);
+}
+
+void ProcessLog::write(const std::string& line) {
     if (file_)
         file_->write(stamped(line));
     else

@@ -17,11 +17,16 @@ class ProcessLog {
     /// A line, to the screen and to the file.
     void say(const std::string& line);
 
+    /// A line to the file alone.
+    void note(const std::string& line);
+
     /// Opens trainer-<name>.log in config.log.dir, made where needed, and writes there what has
     /// been said so far. Throws Error where that cannot be done. Calls after the first do nothing.
     void open(const Config& config, const std::string& name);
 
   private:
+    void write(const std::string& line);  // under the mutex
+
     std::mutex mutex_;
     std::vector<std::string> early_;  // with their times
     std::optional<LineFile> file_;
