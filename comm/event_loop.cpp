@@ -41,6 +41,8 @@ bool EventLoop::post_at(Clock::time_point when, std::function<void()> work) {
 }
 
 void EventLoop::Impl::start_timer(Clock::time_point when, std::function<void()> work_then) {
+    if (over)
+        return;
     const auto timer = timers.emplace(timers.end(), context, when);
     timer->async_wait([this, timer, run = std::move(work_then)](boost::system::error_code error) {
         timers.erase(timer);
@@ -58,6 +60,8 @@ void EventLoop::stop(std::function<void()> last) {
         boost::asio::post(impl_->context, [impl = impl_.get(), last = std::move(last)] {
             if (last)
                 last();
+            // What the thread itself has posted last may come after this.
+            impl->over = true;
             for (auto& timer : impl->timers)
                 timer.cancel();
             impl->work.reset();

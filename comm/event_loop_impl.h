@@ -18,8 +18,10 @@ struct EventLoop::Impl {
     boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work{
         context.get_executor()};
     std::mutex mutex;
-    bool stopping = false;                        // under mutex
-    std::list<boost::asio::steady_timer> timers;  // running ones; the loop's thread only
+    bool stopping = false;  // under mutex
+    // The loop's thread only:
+    std::list<boost::asio::steady_timer> timers;  // running ones
+    bool over = false;                            // no further one starts
     std::thread thread;
 
     void start_timer(Clock::time_point when, std::function<void()> work_then);

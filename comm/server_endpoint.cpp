@@ -94,7 +94,8 @@ ServerEndpoint::ServerEndpoint(std::unique_ptr<Transport> transport, ServerOptio
       handler_(handler),
       index_(options_.index),
       expected_(options_.workers),
-      transport_(std::move(transport)) {
+      transport_(std::move(transport)),
+      loop_(transport_->loop()) {
     check(options_.cuts.size() >= 2, "a server without cuts");
     listening_ = transport_->listen(options_.listen, [this](std::shared_ptr<Connection> opened) {
         const auto session = std::make_shared<Session>(*this, std::move(opened));

@@ -136,7 +136,7 @@ class ServerEndpoint {
     ServerCounters counters() const;
 
     /// The thread that calls the handler, for timers.
-    EventLoop& loop() { return transport_->loop(); }
+    EventLoop& loop() { return loop_; }
 
   private:
     class Session;
@@ -182,7 +182,8 @@ class ServerEndpoint {
     ServerCounters counters_;
 
     Listening listening_;
-    std::unique_ptr<Transport> transport_;  // goes first: its thread uses all the above
+    std::unique_ptr<Transport> transport_;  // goes first: its thread uses all of this
+    EventLoop& loop_;  // the transport's, which may still accept while the pointer to it is gone
 };
 
 }  // namespace trainer

@@ -152,6 +152,10 @@ class RawClient {
         EXPECT_EQ(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
                   static_cast<ssize_t>(bytes.size()));
     }
+    /// The same to an end that may have hung up.
+    void try_send(std::span<const std::byte> bytes) {
+        [[maybe_unused]] const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    }
     void send(std::string_view text) { send(std::as_bytes(std::span(text))); }
 
     /// A whole message with its checksum.

@@ -527,6 +527,24 @@ TEST(Sockets, AnUnknownNameIsSaid) {
     EXPECT_NE(error.find("cannot be resolved"), std::string::npos) << error;
 }
 
+// Asio runs what its own thread posts after what others have posted meanwhile: a timer set in that
+// moment was waited for.
+TEST(EventLoopTest, StopsAtOnceThoughATimerIsJustBeingSet) {
+    const auto begin = Clock::now();
+    EventLoop loop("test");
+    std::promise<void> set;
+    bool ran = false;
+    loop.post([&] {
+        loop.post_at(Clock::now() + 20s, [&] { ran = true; });
+        set.set_value();
+        std::this_thread::sleep_for(200ms);  // until the stop below is posted
+    });
+    set.get_future().wait();
+    loop.stop();
+    EXPECT_LT(Clock::now() - begin, 10s);
+    EXPECT_FALSE(ran);
+}
+
 TEST(AddressTest, Forms) {
     EXPECT_EQ(parse_address("node1:9000"), (Address{"node1", 9000}));
     EXPECT_EQ(parse_address("[::1]:0"), (Address{"::1", 0}));

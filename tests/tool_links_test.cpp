@@ -261,7 +261,7 @@ TEST_F(LinksTest, WhatALauncherThatIsKilledHasStartedStops) {
     await_step("run", 10);
     launcher.send(SIGKILL);
     EXPECT_EQ(launcher.wait(), 1000 + SIGKILL);
-    await_log("run", "stopped by signal 15 after step ");
+    await_log("run", ", checkpoint written to run; the same command goes on from there");
 }
 
 // --- what is said of a failure ---

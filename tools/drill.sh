@@ -5,12 +5,13 @@
 # all came back, that the result is the undisturbed run's, bit for bit.
 #
 #   tools/drill.sh --minutes 10 --seed 1 [--faults 500] [--variants "ssgd asgd"]
-#                  [--scenarios "servers workers cuts blips disk"] [--keep]
+#                  [--scenarios "servers workers cuts blips disk"] [--lease 2] [--keep]
 #
 # Ends after so many minutes, or faults where that is sooner, and says how many of each kind there
 # were; so it does when it is interrupted. The same seed draws the same faults; when they hit is up
-# to the machine. With --keep the runs stay in the directory that it names. The program is $TRAINER,
-# else the newest build beside this script.
+# to the machine. On one so busy that a process may have to wait for seconds, take a lease (in
+# seconds) that is longer. With --keep the runs stay in the directory that it names. The program is
+# $TRAINER, else the newest build beside this script.
 #
 # Networks are cut by losing packets without a word: for that each worker has a network namespace
 # of its own, for which root is needed, or a kernel that lets users have namespaces. Where it does
@@ -18,7 +19,7 @@
 set -u
 
 all=("$@")
-minutes=1 seed=1 most=0 keep=
+minutes=1 seed=1 most=0 lease=2 keep=
 scenarios="servers servers workers workers cuts cuts blips disk"
 variants="ssgd bitsgd ssdsgd odsgd cdsgd localsgd asgd ssp dcasgd dcasgd_a"
 while (($# > 0)); do
@@ -28,6 +29,7 @@ while (($# > 0)); do
         --faults) most=$2 && shift ;;
         --variants) variants=$2 && shift ;;
         --scenarios) scenarios=$2 && shift ;;
+        --lease) lease=$2 && shift ;;
         --keep) keep=1 ;;
         *) echo "drill: error: $1: see the head of this script" >&2; exit 2 ;;
     esac
@@ -52,18 +54,18 @@ RANDOM=$seed
 work=$(mktemp -d "${TMPDIR:-/tmp}/drill.XXXXXX") || exit 1
 cd "$work" || exit 1
 deadline=$((SECONDS + minutes * 60))
-servers=2 workers=3 steps=480
+servers=2 workers=3 steps=960
 declare -A pid=() address=() counts=() holder=()
 runs=0 faults=0 failures=0
 
 cat >drill.yaml <<EOF
 model: {name: linear}
 data: {dataset: synthetic, batch_size: 128, workers: 1, augment: {pad_crop: 0}}
-train: {epochs: 30, max_steps: $steps, eval_every_epochs: 0}
+train: {epochs: 50, max_steps: $steps, eval_every_epochs: 0}
 threads: 1
 optim: {lr: 0.01, schedule: {type: cosine}}
 distributed: {workers: $workers, servers: $servers, delay_steps: 3, local_steps: 4}
-comm: {timeout: 60s, lease: 2s, emulate: {step_time: 12ms}}
+comm: {timeout: 60s, lease: ${lease}s, emulate: {step_time: 12ms}}
 checkpoint: {every_steps: 7, every_epochs: 0, keep: 2}
 log: {every_steps: 20}
 EOF
@@ -237,7 +239,7 @@ stop_server() { # long enough to be given up
     alive "server$index" || return
     kill -s STOP "${pid[server$index]}"
     hit "server stopped"
-    nap 2700
+    nap $((1000 * lease + 700))
     end_of "server$index" KILL
     start_server "$index"
 }
@@ -254,7 +256,7 @@ stop_worker() { # it wakes up, finds itself given up, and comes back
     alive "worker$rank" || return
     kill -s STOP "${pid[worker$rank]}"
     hit "worker stopped"
-    nap 2700
+    nap $((1000 * lease + 700))
     kill -s CONT "${pid[worker$rank]}" 2>/dev/null
 }
 pause_anyone() { # not long enough to be given up
@@ -282,11 +284,12 @@ cut_network() { # kind, milliseconds, directions...
     nap "$time"
     mend "$rank"
 }
-cut_long() { cut_network "longer than the lease" $((2600 + RANDOM % 2000)) to from; }
-cut_to_worker() { cut_network "one way, to a worker" $((2600 + RANDOM % 2000)) to; }
-cut_from_worker() { cut_network "one way, from a worker" $((2600 + RANDOM % 2000)) from; }
-# Within the lease come lost packets, and the pause until TCP sends them again, about as long.
-cut_short() { cut_network "shorter than the lease" $((100 + RANDOM % 600)) to from; }
+cut_long() { cut_network "longer than the lease" $((1000 * lease + 600 + RANDOM % 2000)) to from; }
+cut_to_worker() { cut_network "one way, to a worker" $((1000 * lease + 600 + RANDOM % 2000)) to; }
+cut_from_worker() { cut_network "one way, from a worker" $((1000 * lease + 600 + RANDOM % 2000)) from; }
+# Within the lease come the lost packets, the pause until TCP sends them again, which doubles each
+# time, and a beat.
+cut_short() { cut_network "shorter than the lease" $((100 + RANDOM % 300)) to from; }
 reset_connections() { # of a worker, to all servers or to one
     local rank=$((RANDOM % workers)) index=$((RANDOM % (servers + 1))) to=()
     alive "worker$rank" || return
@@ -297,7 +300,7 @@ reset_connections() { # of a worker, to all servers or to one
 
 # Lets the run go on to its end, hitting it with `faults_left` of the given faults on the way.
 survive() { # faults...
-    local limit_s=$((SECONDS + 120)) name next_fault=$((RANDOM % 700 + 300)) waited=0
+    local limit_s=$((SECONDS + 300)) name next_fault=$((RANDOM % 700 + 300)) waited=0
     while ((${#pid[@]} > 0)); do
         if ((SECONDS > limit_s)); then
             complain "it hangs"
@@ -358,7 +361,8 @@ while ((SECONDS < deadline)) && ((most == 0 || faults < most)); do
         synchronous=1
         [[ $variant == asgd || $variant == ssp || $variant == dcasgd* ]] && synchronous=0
         failed='' run_faults=0 over=0 limit='' policy=abort
-        faults_left=$((6 + RANDOM % 12))
+        faults_left=$((10 + RANDOM % 30))
+        ((most == 0 || faults_left <= most - faults)) || faults_left=$((most - faults))
         if [[ ! -d reference-$variant ]]; then
             run=reference-$variant scenario=reference
             mkdir -p "$run"

@@ -46,9 +46,11 @@ for target in "${targets[@]}"; do
     mkdir -p "build/fuzz/corpus/$target"
     seeds=()
     [ ! -d "tests/fuzz/corpus/$target" ] || seeds=("tests/fuzz/corpus/$target")
+    words=()
+    [ ! -f "tests/fuzz/$target.dict" ] || words=("-dict=tests/fuzz/$target.dict")
     if build/fuzz/tests/fuzz/"$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 \
         -artifact_prefix="build/fuzz/$target-" -print_final_stats=1 \
-        "build/fuzz/corpus/$target" "${seeds[@]}" >"build/fuzz/$target.log" 2>&1; then
+        "${words[@]}" "build/fuzz/corpus/$target" "${seeds[@]}" >"build/fuzz/$target.log" 2>&1; then
         echo "fuzz: $target: $(sed -n 's/^stat::number_of_executed_units: *//p' \
             "build/fuzz/$target.log") inputs in $seconds s, clean"
     else
