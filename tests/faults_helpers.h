@@ -110,6 +110,7 @@ class FaultsTest : public testing::Test {
                     const Arguments& assignments) {
         Arguments all{TRAINER_BINARY_DIR "/tools/trainer/trainer", "--config", "tiny.yaml"};
         all.insert(all.end(), options.begin(), options.end());
+        all.insert(all.end(), {"--set", "checkpoint.dir=" + run, "--set", "log.dir=" + run});
         for (const std::string& assignment : shared_) {
             all.emplace_back("--set");
             all.push_back(assignment);
@@ -118,7 +119,6 @@ class FaultsTest : public testing::Test {
             all.emplace_back("--set");
             all.push_back(assignment);
         }
-        all.insert(all.end(), {"--set", "checkpoint.dir=" + run, "--set", "log.dir=" + run});
         return {root_, all, root_ / ("output" + std::to_string(++started_))};
     }
 

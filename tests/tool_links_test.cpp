@@ -214,11 +214,11 @@ TEST_F(LinksTest, WhatStopsForLongerIsTakenForALossAndTheWorkerComesBack) {
 
 // It was refused, and ended, where nobody had seen yet that the one before it was lost.
 TEST_F(LinksTest, AWorkerWaitsUntilItsForerunnerIsSeenToBeLost) {
-    shared_ = {"distributed.on_worker_loss=continue", "train.max_steps=0"};
+    shared_ = {"distributed.on_worker_loss=continue", "train.max_steps=0", "comm.lease=6s"};
     start("run", 2, 2);
     await_step("run", 10);
     workers_[1].send(SIGSTOP);
-    Process forerunner = std::exchange(workers_[1], worker("run", 1));
+    Process forerunner = std::exchange(workers_[1], worker("run", 1, {"log.dir=another"}));
     expect_all_done();
     expect_part(workers_[1].text(), "waits        server 0 at " + addresses_[0] +
                                         " refused: rank 1 is taken by worker 1 on ");
