@@ -21,6 +21,9 @@ using std::chrono::milliseconds;
 // message takes.
 constexpr std::chrono::microseconds spin_time{30};
 
+// For servers to take the reason of a failure.
+constexpr std::chrono::seconds last_words_time{2};
+
 /// Time during which anything of a kind is under way.
 class BusyTime {
   public:
@@ -315,14 +318,30 @@ void Link::fail(const std::string& why) {
     }
     if (transport_ == nullptr)
         return;
-    for (const auto& server : core_->servers)
-        if (server->connection != nullptr) {
-            Header header;
-            header.kind = core_->ends_all() ? MessageKind::again : MessageKind::error;
-            header.worker = core_->rank;
-            server->connection->send_text(header, text);
+    int unsaid = 0;  // under the mutex
+    Header header;
+    header.kind = core_->ends_all() ? MessageKind::again : MessageKind::error;
+    header.worker = core_->rank;
+    header.payload = text.size();
+    for (const auto& server : core_->servers) {
+        if (server->connection == nullptr)
+            continue;
+        {
+            const std::lock_guard lock(core_->mutex);
+            ++unsaid;
         }
-    transport_.reset();
+        server->connection->send(header, {std::as_bytes(std::span(text))}, [&](bool) {
+            const std::lock_guard lock(core_->mutex);
+            --unsaid;
+            core_->changed.notify_all();
+        });
+    }
+    {
+        // A push may be half sent, and the reason stands behind it.
+        std::unique_lock lock(core_->mutex);
+        core_->changed.wait_for(lock, last_words_time, [&] { return unsaid == 0; });
+    }
+    transport_.reset();  // what is still unsaid is called off here
 }
 
 void Link::close() {
