@@ -57,6 +57,8 @@ device: auto
 precision: fp32
 deterministic: true
 threads: auto
+cpu:
+  winograd: true
 cuda:
   tf32: false
   graphs: true
@@ -168,6 +170,7 @@ device: cuda:3
 precision: bf16
 deterministic: false
 threads: 7
+cpu: {winograd: false}
 cuda: {tf32: true, graphs: false}
 model: {name: vgg16_bn, num_classes: 1000, init: "a dir/model #1: \"x\".safetensors",
         freeze: [features.0., "classifier"], zero_last_gamma: true}
