@@ -124,7 +124,7 @@ struct Link::Core::Server final : Receiver {
     Server(Core& a_core, int an_index)
         : core(a_core),
           index(an_index),
-          name("server " + std::to_string(index) + " at " +
+          name(core.options.called + " " + std::to_string(index) + " at " +
                core.options.servers[static_cast<size_t>(index)]) {}
 
     std::span<std::byte> destination(const Header& header) override {
@@ -245,7 +245,8 @@ Link::Link(std::unique_ptr<Transport> transport, LinkOptions options)
         const auto server = std::make_shared<Core::Server>(core, static_cast<int>(s));
         core.servers.push_back(server);
         server->connection = transport_->connect(core.options.servers[s],
-                                                 "server " + std::to_string(s), server, deadline);
+                                                 core.options.called + " " + std::to_string(s),
+                                                 server, deadline);
         Header header;
         header.kind = MessageKind::hello;
         header.worker = core.rank;

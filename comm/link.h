@@ -25,6 +25,7 @@ struct LinkOptions {
     int wished_rank = -1;              ///< -1: as server 0 hands out
     Cuts cuts;                         ///< between the servers, in elements
     size_t element_bytes = 4;
+    std::string called = "server";  ///< what messages call the other ends, before their number
     /// Where a server is lost without having said why, the others are told to begin again and the
     /// Error is a ServerLost; else it is the end of the run.
     bool reconnect = false;

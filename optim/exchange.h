@@ -1,9 +1,6 @@
-// Exchange: a worker's part of the protocol between gradients and next weights, for every variant.
-//
-// A step calls range_done for each range whose gradients are final, while backward goes on, and
-// then finish, which leaves the weights of the next step in "weights". What is pushed, pulled and
-// waited for when is the StepSchedule's; the arithmetic is the LocalRule's, the codec's and, for
-// Local SGD, the base optimizer's.
+// Exchange: a worker's part of the protocol between gradients and next weights, for every variant
+// with servers. What is pushed, pulled and waited for when is the StepSchedule's; the arithmetic is
+// the LocalRule's, the codec's and, for Local SGD, the base optimizer's.
 //
 // No memory is shared between steps that overlap: where a push is not waited for, it leaves from
 // one of max_inflight outboxes, which is used again only once it has been handed over.
@@ -21,6 +18,7 @@
 #include "engine/lanes.h"
 #include "optim/codec.h"
 #include "optim/local_rule.h"
+#include "optim/next_weights.h"
 #include "optim/sgd.h"
 #include "optim/step_schedule.h"
 
@@ -41,15 +39,7 @@ struct ExchangeOptions {
     std::optional<LocalRuleOptions> local{};  ///< of the delayed kind
 };
 
-/// What a worker must keep, besides the slabs, to go on after `step` steps.
-struct ExchangeState {
-    int64_t step = 0;           ///< steps completed
-    int64_t pulled_step = 0;    ///< of P_new: the last model pulled
-    bool pull_pending = false;  ///< G(step) has been asked for and not yet taken
-    bool operator==(const ExchangeState&) const = default;
-};
-
-class Exchange {
+class Exchange final : public NextWeights {
   public:
     /// Slabs that it needs in a worker's arena besides "weights" and "gradients".
     static std::vector<std::string> slabs(const ExchangeOptions& options, const TensorTable& table,
@@ -59,20 +49,17 @@ class Exchange {
     Exchange(const ExchangeOptions& options, Link& link, const ParameterArena& arena,
              const Optimizer& optimizer, LaneTeam& lanes);
 
-    /// Goes on as a worker in that state; the slabs are the caller's to fill before ("weights":
-    /// w_i(step)). Asks again for a pull that was pending.
-    void start(const ExchangeState& state);
-    ExchangeState state() const { return state_; }
+    /// Asks again for a pull that was pending.
+    void start(const ExchangeState& state) override;
+    ExchangeState state() const override { return state_; }
 
     /// Goes on with that later step, as if those between had been done by others (backup workers).
     /// REQUIRES: the schedule is synchronous.
     void skip_to(int64_t step) { state_.step = step; }
 
-    /// Gradients of `range` (whole tensors) are final: pushes them where step state().step does.
-    void range_done(Range range);
-
-    /// Ends step state().step: waits for what it must, and makes the next weights.
-    void finish();
+    /// Pushes the gradients where step state().step does.
+    void range_done(Range range) override;
+    void finish() override;
 
     /// Time that the last finish() was blocked, in seconds, and in total because max_inflight was
     /// reached.

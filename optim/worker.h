@@ -8,7 +8,7 @@
 #include "data/loader.h"
 #include "engine/executor.h"
 #include "optim/clip.h"
-#include "optim/exchange.h"
+#include "optim/next_weights.h"
 #include "optim/schedule.h"
 #include "optim/sgd.h"
 
@@ -37,8 +37,8 @@ struct WorkerParts {
     const Optimizer& optimizer;
     const LearningRate& schedule;
     /// What makes the next weights of the gradients; nullptr: the optimizer, at once, on the
-    /// backend's device. The parameters are at home there (SlabHome), with an exchange on the host.
-    Exchange* exchange = nullptr;
+    /// backend's device. The parameters are at home there (SlabHome), with servers on the host.
+    NextWeights* exchange = nullptr;
 };
 
 class Worker {

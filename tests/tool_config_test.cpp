@@ -9,6 +9,8 @@
 
 #include "engine/error.h"
 #include "engine/nearest.h"
+#include "optim/variant.h"
+#include "tools/trainer/allreduce.h"
 #include "tools/trainer/config.h"
 
 namespace trainer {
@@ -530,20 +532,30 @@ TEST(Config, MessagesAreOneLineWhateverTheyQuote) {
 TEST(Config, KeysOfAChoiceNotTakenAreAllowed) {
     const Config config = with({"optim.schedule={type: constant, milestones: [1]}",
                                 "distributed.local.alpha=3", "distributed.delay_steps=9"});
-    EXPECT_NO_THROW(refuse_what_is_not_built(config));
+    EXPECT_NO_THROW(check_topology(config));
 }
 
-TEST(Config, WhatIsNotBuiltIsRefused) {
+TEST(Config, WhatAllreduceCannotDoIsRefused) {
     const auto refusal = [](const std::string& assignment) -> std::string {
         try {
-            refuse_what_is_not_built(with({assignment}));
+            check_topology(with({"distributed.topology=allreduce", assignment}));
         } catch (const UsageError& error) {
             return error.what();
         }
         return "";
     };
-    EXPECT_EQ(refusal("distributed.topology=allreduce"),
-              "distributed.topology: allreduce is not there yet; so far ps is");
+    for (const std::string variant : {"ssgd", "localsgd"})
+        EXPECT_EQ(refusal("distributed.variant=" + variant), "");
+    for (const std::string& variant : variant_names())
+        if (variant != "ssgd" && variant != "localsgd") {
+            EXPECT_EQ(refusal("distributed.variant=" + variant),
+                      "distributed.variant: " + variant +
+                          " needs servers, which topology allreduce has none of; take ssgd or "
+                          "localsgd, or distributed.topology ps");
+        }
+    for (const std::string other : {"distributed.codec.name=fp16", "distributed.backup_workers=1",
+                                    "distributed.on_worker_loss=continue"})
+        EXPECT_NE(refusal(other).find("topology ps"), std::string::npos) << refusal(other);
 }
 
 TEST(Config, IsFoundInConfigs) {
@@ -593,7 +605,7 @@ TEST(Config, EveryConfigOfTheProjectIsTaken) {
     for (const auto& entry : std::filesystem::directory_iterator(TRAINER_SOURCE_DIR "/configs")) {
         SCOPED_TRACE(entry.path());
         const Config config = load_config(entry.path().string());
-        EXPECT_NO_THROW(refuse_what_is_not_built(config));
+        EXPECT_NO_THROW(check_topology(config));
         ++count;
     }
     EXPECT_GE(count, 4);

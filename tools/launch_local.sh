@@ -3,6 +3,7 @@
 #
 #   tools/launch_local.sh -s 2 -n 4 --config resnet20.yaml [more arguments of trainer]
 #
+# Of distributed.topology allreduce there are no servers: worker 0 leads, and is the one that is shown.
 # -s and -n set distributed.servers and distributed.workers (1 each by themselves). Shows what
 # server 0 says; every process has its own log in log.dir. SIGTERM and SIGINT stop the run with a
 # checkpoint. When one process fails the others are stopped, and its exit code is this script's; but
@@ -91,14 +92,18 @@ ended() { # pid, exit code
     fi
 }
 
+leaders=server first=0
+if grep -q '^  topology: allreduce' <<<"$config"; then
+    leaders=worker first=1 servers=1
+fi
 addresses=()
 for ((s = 0; s < servers; ++s)); do
-    start "server$s" --role=server --rank="$s" --listen=127.0.0.1:0
+    start "$leaders$s" --role="$leaders" --rank="$s" --listen=127.0.0.1:0
 done
 for ((s = 0; s < servers; ++s)); do
     address=
     until [[ -n $address ]]; do
-        address=$(sed -n 's/^server  *listens at .*, others call it //p' "$output/server$s")
+        address=$(sed -n "s/^$leaders  *listens at .*, others call it //p" "$output/$leaders$s")
         if [[ -z $address ]] && ! kill -0 "${pids[s]}" 2>/dev/null; then
             wait "${pids[s]}"
             ended "${pids[s]}" $?
@@ -108,10 +113,10 @@ for ((s = 0; s < servers; ++s)); do
     done
     addresses+=("$address")
 done
-tail -n +1 -s 0.1 -f --pid="${pids[0]}" "$output/server0" &
+tail -n +1 -s 0.1 -f --pid="${pids[0]}" "$output/${leaders}0" &
 viewer=$!
 list=$(IFS=,; echo "${addresses[*]}")
-for ((i = 0; i < workers; ++i)); do
+for ((i = first; i < workers; ++i)); do
     start "worker$i" --role=worker --rank="$i" --servers="$list"
 done
 

@@ -12,6 +12,7 @@
 #include "comm/link.h"
 #include "comm/metrics_http.h"
 #include "optim/server.h"
+#include "tools/trainer/allreduce.h"
 #include "tools/trainer/cluster_plan.h"
 #include "tools/trainer/cluster_worker.h"
 #include "tools/trainer/coordinator.h"
@@ -207,7 +208,7 @@ void check_role(const Config& config) {
 std::unique_ptr<Link> connect(const Config& config, const ClusterPlan& plan, int rank, bool again,
                               const Log& say) {
     LinkOptions options = link_options(config, plan, config.comm.servers, rank);
-    options.reconnect = true;
+    options.reconnect = !plan.allreduce;
     options.alone = config.distributed.on_worker_loss == "continue";
     const auto deadline = std::chrono::steady_clock::now() + comm_timeout(config);
     options.deadline = deadline;
@@ -258,34 +259,54 @@ class OwnMetrics {
     std::optional<MetricsHttp> http_;  // first to go
 };
 
-}  // namespace
+/// Which part of a cluster this process is.
+struct Part {
+    std::vector<int> workers;  ///< ranks
+    bool sockets = false;
+    int threads = 1;  ///< of one worker
+    bool own_processors = false;
+    Log log{};
+};
 
-ExitCode run_cluster_in_process(const Config& config) {
+/// Joins a worker with the others, where they have no servers.
+std::function<std::unique_ptr<Collective>(Link&, Backend&)> join_of(
+    const Config& config, const ClusterPlan& plan,
+    std::function<std::unique_ptr<Transport>()> transport) {
+    if (!plan.allreduce)
+        return {};
+    const Address here{parse_address(config.comm.listen).host, 0};
+    return [group = WorkerGroup{config, plan, std::move(transport), here.text()}](
+               Link& link, Backend& backend) { return join_group(group, link, backend); };
+}
+
+/// All servers as threads of this process, and those workers.
+ExitCode run_with_servers(const Config& config, const Part& part) {
     const Dataset training = make_dataset(config, Split::train);
     const Dataset test = make_dataset(config, Split::test);
     const ClusterPlan plan(config, training);
-    const auto& distributed = config.distributed;
-    const int workers = distributed.workers;
-    const int threads = config.threads.value_or(std::max(1, processors() / workers));
-    const bool own_processors = threads * workers <= processors();
-    const bool sockets = config.comm.transport == "tcp";
-    if (sockets)
+    if (part.sockets)
         check_listening(config);
     const auto network = make_inproc_network();
     const auto transport = [&]() -> std::unique_ptr<Transport> {
         TransportOptions options = transport_options(config, nullptr);
-        return sockets ? make_socket_transport(options) : make_inproc_transport(network, options);
+        return part.sockets ? make_socket_transport(options)
+                            : make_inproc_transport(network, options);
     };
 
     std::vector<std::unique_ptr<ServerNode>> nodes;
     std::vector<std::string> addresses;
-    for (int s = 0; s < distributed.servers; ++s) {
+    for (int s = 0; s < config.distributed.servers; ++s) {
         nodes.push_back(std::make_unique<ServerNode>(config, plan, training));
-        const std::string address = !sockets ? "server" + std::to_string(s) + ":0"
-                                    : s == 0 ? config.comm.listen
-                                             : "127.0.0.1:0";
-        nodes.back()->listen(transport(), address, s, nullptr);
+        const std::string address = !part.sockets ? "server" + std::to_string(s) + ":0"
+                                    : s == 0      ? config.comm.listen
+                                                  : "127.0.0.1:0";
+        nodes.back()->listen(transport(), address, s, part.log);
         addresses.push_back(nodes.back()->endpoint().listening().advertised);
+    }
+    if (part.log) {
+        const Listening& listening = nodes[0]->endpoint().listening();
+        part.log("worker       listens at " + listening.bound + ", others call it " +
+                 listening.advertised);
     }
     JobCoordinator& coordinator = nodes[0]->coordinator();
     coordinator.open();
@@ -295,27 +316,32 @@ ExitCode run_cluster_in_process(const Config& config) {
     std::vector<std::string> profile;  // of worker 0
     {
         WorkerThreads team;
-        for (int rank = 0; rank < workers; ++rank)
+        for (const int rank : part.workers)
             team.start([&, rank] {
                 Link link(transport(), link_options(config, plan, addresses, rank));
                 ClusterWorker worker(config, plan, training,
                                      [&]() -> const Dataset& { return test; }, link,
-                                     {.threads = threads,
-                                      .first_processor = own_processors ? rank * threads : -1,
-                                      .beside = workers,
+                                     {.threads = part.threads,
+                                      .first_processor =
+                                          part.own_processors ? rank * part.threads : -1,
+                                      .beside = static_cast<int>(part.workers.size()),
                                       .signal = {},
                                       .log = [](const std::string&) {},
-                                      .exposition = nullptr});
+                                      .exposition = nullptr,
+                                      .join = join_of(config, plan, transport)});
                 worker.run();
                 if (rank == 0 && config.profile)
                     profile = worker.profile();
             });
         try {
+            if (static_cast<int>(part.workers.size()) < config.distributed.workers)
+                nodes[0]->endpoint().wait_for_workers(comm_timeout(config));
             for (const auto& node : nodes)
                 serve(
                     *node, signals, [&](int signal) { coordinator.request_stop(signal); }, nullptr);
         } catch (...) {
             failure = std::current_exception();
+            nodes[0]->endpoint().fail(failure);
         }
         if (const std::exception_ptr first = team.join())
             failure = first;
@@ -332,8 +358,35 @@ ExitCode run_cluster_in_process(const Config& config) {
     return code;
 }
 
+/// Worker 0 of those without servers: the others come to it.
+ExitCode run_leader(const Config& config) {
+    ProcessLog log;
+    return run_with_servers(config, {.workers = {0},
+                                     .sockets = true,
+                                     .threads = computing_threads(config),
+                                     .own_processors = !config.threads,
+                                     .log = [&](const std::string& line) { log.say(line); }});
+}
+
+}  // namespace
+
+ExitCode run_cluster_in_process(const Config& config) {
+    const int workers = config.distributed.workers;
+    Part all;
+    all.sockets = config.comm.transport == "tcp";
+    all.threads = config.threads.value_or(std::max(1, processors() / workers));
+    all.own_processors = all.threads * workers <= processors();
+    for (int rank = 0; rank < workers; ++rank)
+        all.workers.push_back(rank);
+    return run_with_servers(config, all);
+}
+
 ExitCode run_server(const Config& config, std::optional<int> rank) {
     check_role(config);
+    if (is_allreduce(config))
+        throw UsageError(
+            "--role=server: distributed.topology allreduce has no servers; start worker 0 with "
+            "--role=worker --rank=0 --listen=HOST:PORT");
     const int servers = config.distributed.servers;
     check_rank(rank, servers, "servers");
     check_listening(config);
@@ -384,10 +437,16 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
     check_role(config);
     check_rank(rank, config.distributed.workers, "workers");
     const auto& addresses = config.comm.servers;
+    const bool allreduce = is_allreduce(config);
+    if (allreduce && rank == 0)
+        return run_leader(config);
     if (addresses.empty())
-        throw UsageError(
-            "a worker needs the addresses of its servers: --servers=HOST:PORT,… or "
-            "comm.servers");
+        throw UsageError(allreduce ? "a worker needs the address of worker 0: "
+                                     "--servers=HOST:PORT or comm.servers"
+                                   : "a worker needs the addresses of its servers: "
+                                     "--servers=HOST:PORT,… or comm.servers");
+    if (allreduce)
+        check_listening(config);
     if (static_cast<int>(addresses.size()) != config.distributed.servers)
         throw UsageError("comm.servers: " + std::to_string(addresses.size()) +
                          " addresses where distributed.servers is " +
@@ -405,6 +464,7 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
     const auto test_images = [&]() -> const Dataset& {
         return test ? *test : test.emplace(make_dataset(config, Split::test));
     };
+    const auto transport = [&] { return make_socket_transport(transport_options(config, say)); };
     try {
         OwnMetrics metrics;
         std::optional<StopSignals> signals;
@@ -424,7 +484,8 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
                                       .first_processor = config.threads ? -1 : 0,
                                       .signal = [&] { return signals->number(); },
                                       .log = say,
-                                      .exposition = metrics.exposition()});
+                                      .exposition = metrics.exposition(),
+                                      .join = join_of(config, plan, transport)});
                 const ExitCode code = worker.run();
                 if (config.profile)
                     for (const std::string& line : worker.profile())

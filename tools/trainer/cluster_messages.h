@@ -3,6 +3,8 @@
 // A body is a fixed record, little endian, and behind it, where it says so, floats. The weights
 // themselves go as optim/server.h has it.
 //
+//   gather     call, body: a worker's word to all others, of topology allreduce. Answered, once all
+//              have called, by all words in the order of ranks, each an int64 length and its bytes.
 //   start      call, body: text, the worker's device. Answered by Start once all workers are there;
 //              of a run under way, at a step from which on the worker takes part, or that it
 //              comes too late.
@@ -35,6 +37,7 @@
 
 namespace trainer::job {
 
+inline constexpr std::string_view gather = "gather";
 inline constexpr std::string_view start = "start";
 inline constexpr std::string_view part = "part";
 inline constexpr std::string_view ready = "ready";
@@ -135,6 +138,20 @@ T take(std::span<const std::byte>& body) {
     std::memcpy(&record, body.data(), sizeof(T));
     body = body.subspan(sizeof(T));
     return record;
+}
+
+/// A text in a body: its length, and its bytes.
+inline void append_text(std::vector<std::byte>& body, const std::string& text) {
+    append(body, bytes_of(static_cast<int64_t>(text.size())));
+    append(body, std::as_bytes(std::span(text)));
+}
+inline std::string take_text(std::span<const std::byte>& body) {
+    const auto size = static_cast<uint64_t>(take<int64_t>(body));
+    if (size > body.size())
+        throw Error("a message ends within a text: is every process of one build?");
+    std::string text(reinterpret_cast<const char*>(body.data()), size);
+    body = body.subspan(size);
+    return text;
 }
 
 /// Takes a slab's bytes off the front of `body` and copies them into `slab`.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "optim/collective_exchange.h"
+#include "tools/trainer/allreduce.h"
 #include "tools/trainer/setup.h"
 
 namespace trainer {
@@ -48,7 +50,8 @@ std::vector<std::string> with_weights_and_gradients(const std::vector<std::strin
 }  // namespace
 
 ClusterPlan::ClusterPlan(const Config& config, const Dataset& training)
-    : network(make_network(config, training)),
+    : allreduce(is_allreduce(config)),
+      network(make_network(config, training)),
       optimizer(make_optimizer(optimizer_options(config), network.parameters())),
       steps_per_epoch(trainer::steps_per_epoch(config, training.count)),
       total_steps(run_length(config, steps_per_epoch)),
@@ -93,6 +96,8 @@ std::vector<std::string> ClusterPlan::saved_server_slabs() const {
 }
 
 std::vector<std::string> ClusterPlan::worker_slabs() const {
+    if (allreduce)
+        return with_weights_and_gradients(CollectiveExchange::slabs(variant.exchange, *optimizer));
     return with_weights_and_gradients(
         Exchange::slabs(variant.exchange, network.parameters(), *optimizer));
 }
@@ -101,8 +106,10 @@ std::vector<std::string> ClusterPlan::saved_worker_slabs() const {
     std::vector<std::string> slabs = worker_slabs();
     const bool own_weights =
         variant.exchange.schedule.options().kind != StepScheduleOptions::Kind::synchronous;
+    if (allreduce && !own_weights)
+        return {};  // all that a worker has server 0 is given
     std::erase_if(slabs, [&](const std::string& name) {
-        return name == slab::gradients || name == slab::incoming ||
+        return name == slab::gradients || name == slab::incoming || name == slab::common ||
                (name == slab::weights && !own_weights);
     });
     return slabs;

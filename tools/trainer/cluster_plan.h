@@ -25,6 +25,7 @@ struct ClusterPlan {
     /// codec that it cannot have.
     ClusterPlan(const Config& config, const Dataset& training);
 
+    bool allreduce;  ///< distributed.topology: workers sum among themselves, server 0 only leads
     Network network;
     std::unique_ptr<Optimizer> optimizer;
     int64_t steps_per_epoch, total_steps;

@@ -73,13 +73,17 @@ ClusterWorker::ClusterWorker(const Config& config, const ClusterPlan& plan, cons
       loader_(training, loader_options(config, link.rank())),
       test_loader_(link.rank() != 0 ? nullptr : make_test_loader()),
       backend_(make_own_backend()),
+      group_(options.join ? options.join(link, *backend_) : nullptr),
       parameters_(plan.network.parameters(), DType::f32, plan.worker_slabs(),
-                  [this](size_t bytes) { return backend_->allocate_slabs(bytes, SlabHome::host); }),
+                  [this](size_t bytes) {
+                      const SlabHome home = group_ ? SlabHome::device : SlabHome::host;
+                      return backend_->allocate_slabs(bytes, home);
+                  }),
       statistics_(plan.network.statistics(), DType::f32, {name(slab::weights)},
                   [this](size_t bytes) { return backend_->allocate_slabs(bytes, SlabHome::host); }),
-      exchange_(exchange_options(), link, parameters_, *plan.optimizer, backend_->lanes()),
+      exchange_(make_exchange()),
       worker_({plan.network, *backend_, parameters_, statistics_, loader_, *plan.optimizer,
-               plan.schedule, &exchange_},
+               plan.schedule, exchange_.get()},
               worker_options(config)) {
     for (const std::string& note : training.notes)  // server 0 says so of its own
         options_.log("warning      " + note);
@@ -94,10 +98,32 @@ std::unique_ptr<Loader> ClusterWorker::make_test_loader() const {
     return std::make_unique<Loader>(test, evaluation_loader(config_, test));
 }
 
-ExchangeOptions ClusterWorker::exchange_options() const {
+std::unique_ptr<NextWeights> ClusterWorker::make_exchange() {
     ExchangeOptions options = plan_.variant.exchange;
     options.lr = [this](int64_t step) { return learning_rate(plan_, rhythm_, step); };
-    return options;
+    if (group_) {
+        auto among = std::make_unique<CollectiveExchange>(options, *group_, parameters_,
+                                                          *plan_.optimizer, *backend_);
+        among_workers_ = among.get();
+        return among;
+    }
+    auto with = std::make_unique<Exchange>(options, link_, parameters_, *plan_.optimizer,
+                                           backend_->lanes());
+    with_servers_ = with.get();
+    return with;
+}
+
+/// Of gradients and weights, whichever way they go.
+LinkCounters ClusterWorker::traffic() const {
+    if (!group_)
+        return link_.counters();
+    const CollectiveCounters sums = group_->counters();
+    LinkCounters counters;
+    counters.push_bytes = sums.sent_bytes;
+    counters.pull_bytes = sums.received_bytes;
+    counters.push_s = counters.pull_s = counters.travel_s = sums.travel_s;
+    counters.wait_s = sums.wait_s;
+    return counters;
 }
 
 std::unique_ptr<Backend> ClusterWorker::make_own_backend() const {
@@ -116,6 +142,8 @@ ExitCode ClusterWorker::run() {
         throw;  // the others have been told to begin again
     } catch (const std::exception& error) {
         link_.fail(error.what());
+        if (group_)
+            group_->abort(error.what());
         throw;
     }
 }
@@ -220,22 +248,49 @@ void ClusterWorker::adopt(const job::Start& start, std::span<const std::byte> bo
             own_weights = own_weights || slab_name == slab::weights;
         }
     const int64_t step = start.state.step;
-    if (!own_weights)
+    if (group_)
+        take_model(step, own_weights);
+    else if (!own_weights)
         link_.wait(link_.pull(step, {0, parameters_.size()}, parameters_.address(slab::weights)),
                    patience);
     window_ = start.state.window;
     epoch_ = start.state.epoch;
-    exchange_.start(start.state.exchange());
+    exchange_->start(start.state.exchange());
     go_on_from(step);
-    window_link_ = link_.counters();
+    window_link_ = traffic();
+}
+
+// What server 0 has kept or read: the model, and the optimizer's slabs of S-SGD.
+void ClusterWorker::take_model(int64_t step, bool own_weights) {
+    const PooledBytes state = link_.call(0, step, name(call::slabs), {}, patience);
+    std::span<const std::byte> bytes = state.bytes();
+    if (own_weights)
+        return job::take_slab(bytes, parameters_.slab<float>(slab::common));
+    for (const std::string& slab_name : plan_.server_slabs())
+        if (slab_name != slab::gradients)
+            job::take_slab(bytes, parameters_.slab<float>(slab_name));
+}
+
+// The same to server 0, where it is looked at. Of Local SGD the momentum is each worker's own.
+void ClusterWorker::hand_in_model() {
+    const std::string_view model = among_workers_->model();
+    Parts parts{std::as_bytes(parameters_.slab<float>(model))};
+    for (const std::string& slab_name : plan_.optimizer->slabs())
+        if (model == slab::weights)
+            parts.push_back(std::as_bytes(parameters_.slab<float>(slab_name)));
+    link_.call(0, worker_.steps(), name(call::load), std::move(parts), patience);
 }
 
 // --- training ------------------------------------------------------------------------------------
 
 void ClusterWorker::hear_of_stops() {
+    if (among_workers_ != nullptr && among_workers_->stop_is_agreed())
+        stops_[worker_.steps()] = rhythm_.first_step;
     while (const std::optional<Note> note = link_.take_note()) {
         std::span<const std::byte> body = note->body.bytes();
-        if (note->name == job::stop && note->server == 0)
+        if (note->name == job::stop && among_workers_ != nullptr)
+            among_workers_->wish_to_stop();
+        else if (note->name == job::stop && note->server == 0)
             stops_[note->step] = job::take<int64_t>(body);
         else if (note->name == job::stop && !std::exchange(told_signal_, true))
             link_.note(0, worker_.steps(), name(job::stop), {});
@@ -261,7 +316,7 @@ void ClusterWorker::skip_what_others_did() {
     if (step == worker_.steps())
         return;
     skipped_ += step - worker_.steps();
-    exchange_.skip_to(step);
+    with_servers_->skip_to(step);
     go_on_from(step);
 }
 
@@ -286,12 +341,12 @@ void ClusterWorker::hint_at_data(int64_t step) {
 
 void ClusterWorker::step() {
     const auto begin = Clock::now();
-    const double data_wait = loader_.waited_seconds(), wait = link_.counters().wait_s;
+    const double data_wait = loader_.waited_seconds(), wait = traffic().wait_s;
     const StepResult result = worker_.step();
     warn(loader_.take_notes());
     spent_.step_s += seconds_since(begin);
     spent_.data_wait_s += loader_.waited_seconds() - data_wait;
-    spent_.wait_s += link_.counters().wait_s - wait;
+    spent_.wait_s += traffic().wait_s - wait;
     spent_.images += result.sums.samples;
     ++spent_.steps;
     window_ += result.sums;
@@ -301,7 +356,7 @@ void ClusterWorker::step() {
 }
 
 void ClusterWorker::expose() {
-    const LinkCounters link = link_.counters();
+    const LinkCounters link = traffic();
     const job::Spent epoch = spent_ - epoch_start_;
     options_.exposition->update([&](RunNumbers& numbers) {
         const double samples = static_cast<double>(std::max<int64_t>(epoch_.samples, 1));
@@ -332,13 +387,13 @@ void ClusterWorker::report_progress(int64_t step) {
                            .window_spent = spent_ - window_start_,
                            .epoch_spent = spent_ - epoch_start_,
                            .total = spent_,
-                           .window_link = link_.counters() - window_link_};
+                           .window_link = traffic() - window_link_};
     progress.window_link.wait_s = progress.window_spent.wait_s;
     link_.note(0, step, name(job::progress), bytes_of(progress));
     if (window) {
         window_ = {};
         window_start_ = spent_;
-        window_link_ = link_.counters();
+        window_link_ = traffic();
     }
     if (rhythm_.ends_epochs(step, 1)) {
         hint_at_data(step);
@@ -348,7 +403,7 @@ void ClusterWorker::report_progress(int64_t step) {
 }
 
 job::WorkerState ClusterWorker::state() const {
-    const ExchangeState exchange = exchange_.state();
+    const ExchangeState exchange = exchange_->state();
     return {.step = exchange.step,
             .pulled_step = exchange.pulled_step,
             .pull_pending = exchange.pull_pending ? 1 : 0,
@@ -359,6 +414,8 @@ job::WorkerState ClusterWorker::state() const {
 // --- boundaries ----------------------------------------------------------------------------------
 
 bool ClusterWorker::boundary() {
+    if (among_workers_ != nullptr && link_.rank() == 0)
+        hand_in_model();
     const int64_t step = worker_.steps();
     const bool evaluates = rhythm_.evaluates(step);
     const bool with_slabs = rhythm_.saves(step) || rhythm_.saves_best(step) || stops_at(step);
@@ -435,6 +492,8 @@ void ClusterWorker::leave(bool run_ends, bool stopped) {
     const job::Verdict verdict{.stop = stopped ? 1 : 0};
     for (int server = 1; run_ends && server < link_.servers(); ++server)
         link_.note(server, worker_.steps(), name(job::ended), bytes_of(verdict));
+    if (group_)
+        group_->close();
     link_.close();
 }
 

@@ -11,6 +11,8 @@
 
 #include "comm/link.h"
 #include "data/loader.h"
+#include "optim/collective_exchange.h"
+#include "optim/exchange.h"
 #include "optim/worker.h"
 #include "tools/trainer/cluster_messages.h"
 #include "tools/trainer/cluster_plan.h"
@@ -28,6 +30,8 @@ struct ClusterWorkerOptions {
     std::function<int()> signal{};                  ///< number of one that asks to stop; 0: none
     std::function<void(const std::string&)> log{};  ///< one line for people
     Exposition* exposition = nullptr;               ///< is told of each step
+    /// Of topology allreduce: joins this worker with the others.
+    std::function<std::unique_ptr<Collective>(Link&, Backend&)> join{};
 };
 
 class ClusterWorker {
@@ -56,6 +60,8 @@ class ClusterWorker {
     void take_part(int64_t step);
     void go_on_from(int64_t step);
     void adopt(const job::Start& start, std::span<const std::byte> body);
+    void take_model(int64_t step, bool own_weights);
+    void hand_in_model();
     void hear_of_stops();
     void warn(const std::vector<std::string>& notes);
     void hint_at_data(int64_t step);
@@ -69,7 +75,8 @@ class ClusterWorker {
     void score(std::span<const std::byte> statistics, bool evaluates, bool with_slabs,
                PooledBytes& verdict);
     void leave(bool run_ends, bool stopped);
-    ExchangeOptions exchange_options() const;
+    std::unique_ptr<NextWeights> make_exchange();
+    LinkCounters traffic() const;
     std::unique_ptr<Loader> make_test_loader() const;
 
     std::unique_ptr<Backend> make_own_backend() const;
@@ -85,8 +92,11 @@ class ClusterWorker {
     Loader loader_;  // before the backend, which may bind this thread to processors
     std::unique_ptr<Loader> test_loader_;
     std::unique_ptr<Backend> backend_;
+    std::unique_ptr<Collective> group_;  // nullptr: there are servers
     ParameterArena parameters_, statistics_;
-    Exchange exchange_;
+    Exchange* with_servers_ = nullptr;  // the one or the other is exchange_
+    CollectiveExchange* among_workers_ = nullptr;
+    std::unique_ptr<NextWeights> exchange_;
     Worker worker_;
     std::unique_ptr<Scorer> scorer_;
 

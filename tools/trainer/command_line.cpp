@@ -34,9 +34,12 @@ void add_cluster_options(CLI::App& app, CommandLine& line) {
     app.add_option("--role", line.role, "server | worker: what this process is")
         ->check(CLI::IsMember({"server", "worker"}))
         ->group(group);
-    app.add_option("--listen", line.listen, "HOST:PORT of this server; port 0: any free one")
+    app.add_option("--listen", line.listen,
+                   "HOST:PORT of this server, or of this worker of topology allreduce; port 0: any "
+                   "free one")
         ->group(group);
-    app.add_option("--servers", line.servers, "HOST:PORT,… of every server, for a worker")
+    app.add_option("--servers", line.servers,
+                   "HOST:PORT,… of every server, for a worker; of worker 0 for topology allreduce")
         ->group(group);
     app.add_option("--rank", line.rank,
                    "which server or worker this is; without: whichever is free")
@@ -55,9 +58,9 @@ void check_cluster_options(const CommandLine& line) {
         if (given && !fits)
             throw UsageError(option + ": goes with --role" + (role.empty() ? "" : "=" + role));
     };
-    needs(!line.listen.empty(), "--listen", "server");
+    needs(!line.listen.empty(), "--listen", "");
     needs(!line.servers.empty(), "--servers", "worker");
-    needs(line.insecure, "--insecure", "server");
+    needs(line.insecure, "--insecure", "");
     needs(line.rank.has_value(), "--rank", "");
     needs(!line.interface.empty(), "--interface", "");
 }

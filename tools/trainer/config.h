@@ -196,7 +196,4 @@ std::vector<ConfigEntry> flat_result(const Config& config);
 /// One line a key for --help: the key, its default and what it takes.
 std::string describe_keys();
 
-/// Throws UsageError where the config asks for what this program cannot do yet.
-void refuse_what_is_not_built(const Config& config);
-
 }  // namespace trainer

@@ -88,14 +88,4 @@ void check_config(const Config& config, const Place& place) {
     check_tls(config, place);
 }
 
-void refuse_what_is_not_built(const Config& config) {
-    const auto refuse = [](bool asked, const std::string& what, const std::string& instead) {
-        if (asked)
-            throw UsageError(what + " is not there yet; " + instead);
-    };
-    const auto& distributed = config.distributed;
-    refuse(distributed.topology != "ps", "distributed.topology: " + distributed.topology,
-           "so far ps is");
-}
-
 }  // namespace trainer

@@ -141,7 +141,8 @@ std::vector<Key> distributed_keys(Config& c) {
     auto& codec = distributed.codec;
     return {
         key("distributed.variant", distributed.variant, one_of(variant_names()), result, ""),
-        key("distributed.topology", distributed.topology, one_of({"ps", "allreduce"}), result, ""),
+        key("distributed.topology", distributed.topology, one_of({"ps", "allreduce"}), result,
+            "ps: servers; allreduce: none, for ssgd and localsgd"),
         key("distributed.workers", distributed.workers, integer(1, 4096), result, ""),
         key("distributed.servers", distributed.servers, integer(1, 4096), run, ""),
         key("distributed.warmup_steps", distributed.warmup_steps, long_integer(0), result,

@@ -69,6 +69,7 @@ class JobCoordinator final : public Coordinator {
     void restore();
     void start_afresh();
 
+    void gather(const Request& request, std::string word);
     void start(const Request& request, std::string device);
     job::Start start_of(int worker) const;
     void answer_start(const Request& request, bool leads);
@@ -132,6 +133,12 @@ class JobCoordinator final : public Coordinator {
     int64_t hinted_ = -1;          // the step that the last hint was given at
     bool from_elsewhere_ = false;  // resumed from another directory's checkpoint
     int64_t start_step_ = 0;
+
+    struct Word {
+        Request request;
+        std::string text;
+    };
+    std::map<int, Word> words_;  // by worker, until all have said theirs
 
     struct Starting {
         std::optional<Request> request;

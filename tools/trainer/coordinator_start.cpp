@@ -49,8 +49,10 @@ void JobCoordinator::introduce() {
     for (const std::string& note : training_.notes)
         log_->warn(note);
     log_->say("cluster      " + distributed.variant + ", " + std::to_string(workers_) +
-              (workers_ == 1 ? " worker, " : " workers, ") + std::to_string(distributed.servers) +
-              (distributed.servers == 1 ? " server" : " servers"));
+              (workers_ == 1 ? " worker, " : " workers, ") +
+              (plan_.allreduce            ? "allreduce"
+               : distributed.servers == 1 ? "1 server"
+                                          : std::to_string(distributed.servers) + " servers"));
     const auto& emulate = config_.comm.emulate;
     if (emulate.bandwidth || emulate.latency || emulate.step_time) {
         std::string line = "emulated    ";
@@ -105,7 +107,9 @@ void JobCoordinator::start_afresh() {
 
 void JobCoordinator::call(const Request& request, const std::string& name, PooledBytes body) {
     std::span<const std::byte> bytes = body.bytes();
-    if (name == job::start) {
+    if (name == job::gather) {
+        gather(request, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    } else if (name == job::start) {
         start(request, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     } else if (name == job::part) {
         answer_part(request, job::take<int32_t>(bytes));
@@ -120,6 +124,17 @@ void JobCoordinator::call(const Request& request, const std::string& name, Poole
         throw Error("worker " + std::to_string(request.worker) + " calls for '" + name +
                     "', which this server does not know: is every process of one build?");
     }
+}
+
+void JobCoordinator::gather(const Request& request, std::string word) {
+    words_[request.worker] = {request, std::move(word)};
+    if (static_cast<int>(words_.size()) < workers_)
+        return;
+    std::vector<std::byte> body;
+    for (const auto& [worker, said] : words_)
+        job::append_text(body, said.text);
+    for (const auto& [worker, said] : std::exchange(words_, {}))
+        endpoint_->reply(said.request, body);
 }
 
 void JobCoordinator::start(const Request& request, std::string device) {

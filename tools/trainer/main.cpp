@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "engine/error.h"
+#include "tools/trainer/allreduce.h"
 #include "tools/trainer/cluster.h"
 #include "tools/trainer/cluster_plan.h"
 #include "tools/trainer/command_line.h"
@@ -41,6 +42,12 @@ Config config_of(const CommandLine& line) {
 }
 
 int train(const Config& config, const CommandLine& line) {
+    for (const auto& [given, option] :
+         {std::pair(!line.listen.empty(), "--listen"), std::pair(line.insecure, "--insecure")})
+        if (given && line.role == "worker" && !is_allreduce(config))
+            throw UsageError(std::string(option) +
+                             ": goes with --role=server, or with the workers "
+                             "of distributed.topology allreduce");
     if (line.role == "server")
         return static_cast<int>(run_server(config, line.rank));
     if (line.role == "worker")
@@ -62,15 +69,16 @@ int run(const CommandLine& line) {
             std::cout << list_models();
             break;
         case CommandLine::Action::train: {
-            const Config config = config_of(line);
-            refuse_what_is_not_built(config);
+            Config config = config_of(line);
+            check_topology(config);
+            if (is_allreduce(config))
+                config.distributed.servers = 1;  // rank 0's process leads as one
             if (line.role != "server")
                 check_device(config);
             return train(config, line);
         }
         case CommandLine::Action::evaluate: {
             const Config config = config_of(line);
-            refuse_what_is_not_built(config);
             check_device(config);
             return run_evaluation(config, line.checkpoint);
         }
