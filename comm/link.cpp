@@ -533,6 +533,12 @@ std::optional<Note> Link::take_note() {
     return note;
 }
 
+void Link::check_alive() const {
+    const std::lock_guard lock(core_->mutex);
+    if (!core_->failure.empty())
+        throw Error(core_->failure);
+}
+
 int Link::rank() const {
     return core_->rank;
 }

@@ -122,6 +122,9 @@ class Link {
     /// servers have gone on without this worker.
     int64_t newest_step() const;
 
+    /// Throws Error where the link has ended.
+    void check_alive() const;
+
     /// Tells all servers that this worker has failed and why, and ends the link.
     void fail(const std::string& why);
 

@@ -5,6 +5,7 @@
 // backend likes them: only the backend's operations look inside.
 #pragma once
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "engine/arena.h"
+#include "engine/collective.h"
 #include "engine/lanes.h"
 #include "engine/network.h"
 
@@ -51,6 +53,7 @@ struct Binding {
     const Network* network = nullptr;
     const Node* node = nullptr;
     int64_t batch = 0;                  ///< samples in every buffer
+    int64_t team_batch = 0;             ///< samples of a whole team (Backend::followers); 0: alone
     bool training = true;               ///< false: forward only, running statistics
     std::vector<const Buffer*> inputs;  ///< one per Node::inputs
     Buffer* output = nullptr;
@@ -154,10 +157,21 @@ class DeviceSteps {
 struct DeviceStepsOptions {
     const Network* network = nullptr;
     int64_t batch = 0;
+    bool in_team = false;  ///< weights and statistics are the first member's, gradients are summed
     bool training = true;
     const ParameterArena* parameters = nullptr;
     const ParameterArena* statistics = nullptr;
     const StepInput* step = nullptr;
+};
+
+/// How a backend joins those of other workers in a Collective.
+struct GroupOptions {
+    std::string id;  ///< Backend::make_group_id() of rank 0
+    int rank = 0, size = 1;
+    int64_t elements = 0;  ///< of the largest slab
+    std::chrono::milliseconds timeout{30000};
+    /// Called while it waits; throws where the others are known to be lost.
+    std::function<void()> look{};
 };
 
 class SlabMath;
@@ -200,6 +214,20 @@ class Backend {
     /// Elementwise arithmetic where slabs are at home on a device (SlabHome::device); nullptr where
     /// they are the processor's, and plain loops are best.
     virtual SlabMath* slab_math() { return nullptr; }
+
+    /// The backends of other devices that compute one batch together with this one, each a part of
+    /// it; executors of training see to it. Empty but for the first of a team.
+    virtual std::span<const std::unique_ptr<Backend>> followers() const { return {}; }
+
+    /// Lets the others of its team fail where they wait for this one, which has failed.
+    virtual void abandon_team() noexcept {}
+
+    /// For collectives between the devices of several workers; empty where slabs are summed by the
+    /// processor (comm/mesh.h).
+    virtual std::string make_group_id() { return {}; }
+
+    /// Joins the others. Throws Error where one does not come. REQUIRES: make_group_id() has one.
+    virtual std::unique_ptr<Collective> join(const GroupOptions& /*options*/) { return nullptr; }
 
     virtual LaneTeam& lanes() = 0;
 

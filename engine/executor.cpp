@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "engine/error.h"
+#include "engine/team.h"
 
 namespace trainer {
 
@@ -297,6 +298,7 @@ void Executor::Plan::bind_buffers() {
         buffers.edges[i].buffer.data = memory.data.get() + buffers.edge_offsets[i];
     device = backend.make_steps({.network = &network,
                                  .batch = options.batch,
+                                 .in_team = options.team_batch > 0,
                                  .training = options.training,
                                  .parameters = &parameters,
                                  .statistics = &statistics,
@@ -317,6 +319,7 @@ void Executor::Plan::build_operation(NodeId id) {
     Binding binding{.network = &network,
                     .node = &node,
                     .batch = options.batch,
+                    .team_batch = options.team_batch,
                     .training = options.training,
                     .inputs = {},
                     .output = &buffers.outputs[static_cast<size_t>(id)],
@@ -559,19 +562,35 @@ void Executor::Plan::finish_range(Lane& lane, Range range) {
 
 Executor::Executor(const Network& network, Backend& backend, const ParameterArena& parameters,
                    const ParameterArena& statistics, const ExecutorOptions& options)
-    : plan_(std::make_unique<Plan>(network, backend, parameters, statistics, options)) {
+    : batch_(options.batch) {
     check(options.batch >= 1, "an executor's batch has at least one sample");
     check(parameters.type() == backend.parameter_type(), "the arena has the backend's type");
+    ExecutorOptions own = options;
+    if (Team::shares(options, backend)) {
+        team_ = std::make_unique<Team>(network, backend, options);
+        own.batch = Team::first_part(options.batch, backend);
+        own.team_batch = options.batch;
+    }
+    plan_ = std::make_unique<Plan>(network, backend, parameters, statistics, own);
     plan_->build();
 }
 
 Executor::~Executor() = default;
 
 LossSums Executor::train(const StepInput& input, int64_t mean_over, const RangeDone& done) {
-    check(plan_->options.training && input.batch == plan_->options.batch,
+    check(plan_->options.training && input.batch == batch_,
           "a training step takes a whole batch of a training executor");
+    const int64_t over = mean_over > 0 ? mean_over : input.batch;
+    if (!team_)
+        return train_own(input, over, done);
+    return team_->train(input, over, [&](const StepInput& part, int64_t total) {
+        return train_own(part, total, done);
+    });
+}
+
+LossSums Executor::train_own(const StepInput& input, int64_t mean_over, const RangeDone& done) {
     plan_->step = input;
-    plan_->mean_over = mean_over > 0 ? mean_over : input.batch;
+    plan_->mean_over = mean_over;
     plan_->done = &done;
     plan_->reload = true;
     plan_->started = Plan::Clock::now();
@@ -619,6 +638,11 @@ std::vector<float> Executor::logits() const {
 }
 
 std::optional<std::string> Executor::first_not_finite() const {
+    return team_ ? team_->first_not_finite([&] { return own_first_not_finite(); })
+                 : own_first_not_finite();
+}
+
+std::optional<std::string> Executor::own_first_not_finite() const {
     // Backward has written gradients over most outputs: compute them again.
     plan_->backend.lanes().run(plan_->forward_work);
     if (plan_->device)
@@ -650,7 +674,10 @@ std::optional<std::string> Executor::first_not_finite() const {
 
 size_t Executor::bytes_needed(const Network& network, const Backend& backend, int lanes,
                               const ExecutorOptions& options) {
-    return plan_buffers(network, backend, options).bytes +
+    ExecutorOptions own = options;
+    if (Team::shares(options, backend))
+        own.batch = Team::first_part(options.batch, backend);
+    return plan_buffers(network, backend, own).bytes +
            lane_gradient_bytes(network, backend, lanes, options.training);
 }
 

@@ -25,6 +25,8 @@ struct ExecutorOptions {
     /// operation in proportion to their work, by sleeping: what a device of that speed would take.
     /// 0: as fast as it goes.
     double step_seconds = 0;
+    /// Where this executor has a part of a batch that a team shares (team.h): samples of the whole.
+    int64_t team_batch = 0;
 };
 
 /// Time spent in one operation, for the profile.
@@ -34,10 +36,13 @@ struct OperationTime {
     int64_t multiply_adds = 0;  ///< of one sample's forward pass
 };
 
+class Team;
+
 class Executor {
   public:
-    /// `network`, `backend`, `parameters` (slabs "weights" and, for training, "gradients") and
-    /// `statistics` (slab "weights") outlive the executor. Several executors may share them.
+    /// Where the backend has followers, a training batch that has a sample for each is shared with
+    /// them. `network`, `backend`, `parameters` (slabs "weights" and, for training, "gradients")
+    /// and `statistics` (slab "weights") outlive the executor. Several executors may share them.
     Executor(const Network& network, Backend& backend, const ParameterArena& parameters,
              const ParameterArena& statistics, const ExecutorOptions& options);
     ~Executor();
@@ -85,7 +90,12 @@ class Executor {
 
   private:
     struct Plan;
+    LossSums train_own(const StepInput& input, int64_t mean_over, const RangeDone& done);
+    std::optional<std::string> own_first_not_finite() const;
+
+    int64_t batch_;
     std::unique_ptr<Plan> plan_;
+    std::unique_ptr<Team> team_;  // nullptr: this device has the whole batch
 };
 
 }  // namespace trainer

@@ -19,7 +19,8 @@ CollectiveExchange::CollectiveExchange(const ExchangeOptions& options, Collectiv
       collective_(collective),
       arena_(arena),
       optimizer_(optimizer),
-      backend_(backend) {
+      backend_(backend),
+      wishes_(backend.allocate_slabs(sizeof(float), SlabHome::host)) {
     check(options_.schedule.options().kind != StepScheduleOptions::Kind::delayed,
           "a worker without servers waits for the others");
     update_work_ = [this](Lane& lane) {
@@ -52,8 +53,8 @@ std::string_view CollectiveExchange::model() const {
 
 void CollectiveExchange::sum(Range range, std::string_view slab_name) {
     if (!asked_) {
-        wishes_ = wish_;
-        collective_.sum(&wishes_, {0, 1});
+        *wishes() = wish_;
+        collective_.sum(wishes(), {0, 1});
         asked_ = true;
     }
     collective_.sum(arena_.slab<float>(slab_name).data(), range);
@@ -67,7 +68,7 @@ void CollectiveExchange::range_done(Range range) {
 void CollectiveExchange::average(std::string_view slab_name) {
     collective_.wait();
     asked_ = false;
-    agreed_ = wishes_ > 0;
+    agreed_ = *wishes() > 0;
     averaged_ = slab_name;
     if (collective_.size() > 1)
         backend_.lanes().run(average_work_);

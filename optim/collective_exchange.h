@@ -60,8 +60,10 @@ class CollectiveExchange final : public NextWeights {
     const Optimizer& optimizer_;
     Backend& backend_;
     ExchangeState state_;
+    float* wishes() const { return reinterpret_cast<float*>(wishes_.data.get()); }
+
     float wish_ = 0;      // of this worker
-    float wishes_ = 0;    // of all, once they are summed
+    Memory wishes_;       // one float: of all, once they are summed
     bool asked_ = false;  // in this step
     bool agreed_ = false;
     std::string_view averaged_;

@@ -187,6 +187,13 @@ TEST_F(AllreduceRolesTest, WhoDoesNotComeOrComesWronglyIsNamed) {
     const Outcome variant = wait_for(start(wrong));
     EXPECT_EQ(variant.code, 2);
     expect_part(variant.text, "take ssgd or localsgd");
+
+    Arguments listening = config_of("run", 2);
+    listening.insert(listening.begin(), program());
+    listening.insert(listening.end(), {"--role=worker", "--listen=127.0.0.1:0"});
+    const Outcome with_servers = wait_for(start(listening));
+    EXPECT_EQ(with_servers.code, 2);
+    expect_part(with_servers.text, "--listen: goes with --role=server, or with the workers of");
 }
 
 }  // namespace

@@ -97,8 +97,8 @@ TEST(CommandLine, RolesOfACluster) {
     EXPECT_EQ(message_of({"--config", "a.yaml", "--rank=0"}), "--rank: goes with --role");
     EXPECT_EQ(message_of({"--config", "a.yaml", "--servers=a:1"}),
               "--servers: goes with --role=worker");
-    EXPECT_EQ(message_of({"--config", "a.yaml", "--role=worker", "--listen=a:1"}),
-              "--listen: goes with --role=server");
+    EXPECT_EQ(message_of({"--config", "a.yaml", "--listen=a:1"}), "--listen: goes with --role");
+    EXPECT_EQ(message_of({"--config", "a.yaml", "--insecure"}), "--insecure: goes with --role");
 }
 
 TEST(ModelList, NamesModelsWithTheirSizes) {

@@ -173,6 +173,7 @@ precision: bf16
 deterministic: false
 threads: 7
 cpu: {winograd: false}
+worker: {gpus: 2}
 cuda: {tf32: true, graphs: false}
 model: {name: vgg16_bn, num_classes: 1000, init: "a dir/model #1: \"x\".safetensors",
         freeze: [features.0., "classifier"], zero_last_gamma: true}

@@ -61,7 +61,7 @@ if ! cmake -S . -B $build "${generator[@]}" "${deps[@]}" -DCMAKE_BUILD_TYPE=Rele
     cat "$results/configure.log" >&2
     exit 1
 fi
-targets=(trainer engine_cuda bench_step engine_cuda_test engine_cuda_network_test
+targets=(trainer engine_cuda bench_step engine_cuda_test engine_cuda_network_test engine_cuda_team_test
     engine_elementwise_test models_gradients_test tool_cuda_test)
 if ! cmake --build $build -j "$(nproc)" --target "${targets[@]}" >"$results/build.log" 2>&1; then
     tail -n 40 "$results/build.log" >&2
@@ -75,6 +75,15 @@ check "whole steps, graphs, ranges, errors" $build/tests/engine_cuda_network_tes
 check "golden gradients of five models" $build/tests/models_gradients_test --gtest_filter='*OnGpu*'
 check "arithmetic as on the processor" $build/tests/engine_elementwise_test
 check "variants, refusals" $build/tests/tool_cuda_test
+gpus=$(nvidia-smi --list-gpus | wc -l)
+if ! grep -q '^doctor: NCCL  *[0-9]' "$results/doctor.txt"; then
+    rows+=("$(printf '%-44s skipped: no NCCL here' "several GPUs")")
+elif [ "$gpus" -lt 2 ]; then
+    # What one GPU can show: a communicator of one rank.
+    check "NCCL with one rank (several need 2 GPUs)" $build/tests/engine_cuda_team_test --gtest_filter='Gpus/CudaGroup*/1'
+else
+    check "NCCL: teams and groups of up to $gpus GPUs" $build/tests/engine_cuda_team_test
+fi
 if command -v compute-sanitizer >/dev/null; then
     check "compute-sanitizer on steps" compute-sanitizer --error-exitcode 9 \
         $build/tests/engine_cuda_network_test --gtest_filter='*a_recorded_step*linear:*two_runs*lenet5'

@@ -52,6 +52,13 @@ find_library() {
 }
 cudnn() { find_library cudnn cudnn_version.h libcudnn.so.9 "${CUDNN_ROOT:-}"; }
 nccl() { find_library nccl nccl.h libnccl.so.2 "${NCCL_ROOT:-}"; }
+# Whether a program that asks for libnccl.so.2 gets one: the system's, or the one that the engine
+# was built beside.
+nccl_is_opened() {
+    [ -n "${TRAINER_NCCL:-}" ] || ldconfig -p 2>/dev/null | grep -q 'libnccl\.so\.2' ||
+        grep -q "^NCCL_LIBRARY:FILEPATH=$1$" build/*/CMakeCache.txt 2>/dev/null ||
+        [[ :${LD_LIBRARY_PATH:-}: == *:$(dirname "$1"):* ]]
+}
 numbers_of() { sed -n "s/^#define $2_\(MAJOR\|MINOR\|PATCHLEVEL\|PATCH\) \([0-9]*\).*/\2/p" "$1" | head -n 3 | paste -sd.; }
 
 doctor() {
@@ -93,8 +100,11 @@ doctor() {
     found=$(nccl)
     if [ -n "$found" ]; then
         have NCCL "$(numbers_of "${found% *}" NCCL) (${found#* })"
+        if ! nccl_is_opened "${found#* }"; then
+            have NCCL "not where programs look: export TRAINER_NCCL=${found#* }"
+        fi
     else
-        have NCCL "not here (needed by nothing yet)"
+        have NCCL "not here; only several GPUs together need it (worker.gpus, topology allreduce): tools/setup.sh --cuda installs it, or set NCCL_ROOT"
     fi
     plugin=$(first_of build/*/tools/trainer/libengine_cuda.so)
     if [ -z "$plugin" ]; then
@@ -157,7 +167,9 @@ install() {
     major=$(toolkit_version "$nvcc")
     major=${major%%.*}
     [ -n "$(cudnn)" ] || install_library cudnn "nvidia-cudnn-cu$major" "libcudnn9-dev-cuda-$major" "cudnn9-cuda-$major" || failed=1
-    [ -n "$(nccl)" ] || install_library nccl "nvidia-nccl-cu$major" libnccl-dev || failed=1
+    # Its header to build with, and the library to open; nothing else is left out without it.
+    [ -n "$(nccl)" ] || install_library nccl "nvidia-nccl-cu$major" libnccl-dev ||
+        note "without NCCL a worker has one GPU, and GPUs no topology allreduce"
     if [ -d $env_dir ]; then
         note "what pip installed is found with: export VIRTUAL_ENV=$PWD/$env_dir"
     fi

@@ -195,6 +195,35 @@ __device__ void set_padding(const NormState& state, int c) {
     state.center[c] = state.inverse_std[c] = state.scale[c] = state.shift[c] = 0;
 }
 
+// The mean of a channel, and the sum of squared deviations from it.
+struct Moments {
+    double mean, squares;
+};
+
+// From sums of deviations, and of their squares, from the channel's first value.
+template <typename T>
+__device__ Moments moments_of(const T* x, int c, double count, double sum, double squares) {
+    const double deviation = sum / count;
+    const double about_mean = fmax(squares - sum * deviation, 0.0);
+    // fmax drops a NaN, which has to be seen further on.
+    return {static_cast<double>(to_float(x[c])) + deviation,
+            squares == squares ? about_mean : squares};
+}
+
+// What a batch of `count` values a channel leaves.
+__device__ void take_statistics(const NormState& state, const NormParameters& parameters, int c,
+                                double count, Moments moments) {
+    const double variance = moments.squares / count;
+    set_affine(state, parameters, c, moments.mean, variance);
+    const auto blend = [&](float& running, double batch) {
+        running = static_cast<float>((1 - parameters.momentum) * static_cast<double>(running) +
+                                     parameters.momentum * batch);
+    };
+    blend(parameters.running_mean[c], moments.mean);
+    // As PyTorch does, with the unbiased variance.
+    blend(parameters.running_var[c], variance * (count / (count - 1)));
+}
+
 template <typename T>
 struct StatisticsFinish {
     const T* x;
@@ -204,25 +233,49 @@ struct StatisticsFinish {
     NormState state;
 
     __device__ void operator()(int c, double sum, double squares) const {
-        if (c >= channels) {
+        if (c < channels)
+            take_statistics(state, parameters, c, count, moments_of(x, c, count, sum, squares));
+        else
             set_padding(state, c);
-            return;
-        }
-        const double deviation = sum / count;
-        const double mean = static_cast<double>(to_float(x[c])) + deviation;
-        const double about_mean = fmax(squares - sum * deviation, 0.0);
-        // fmax drops a NaN, which has to be seen further on.
-        const double variance = squares == squares ? about_mean / count : squares;
-        set_affine(state, parameters, c, mean, variance);
-        blend(parameters.running_mean[c], mean);
-        // As PyTorch does, with the unbiased variance.
-        blend(parameters.running_var[c], variance * (count / (count - 1)));
-    }
-    __device__ void blend(float& running, double batch) const {
-        running = static_cast<float>((1 - parameters.momentum) * static_cast<double>(running) +
-                                     parameters.momentum * batch);
     }
 };
+
+// Of one device's part of the batch.
+template <typename T>
+struct PartFinish {
+    const T* x;
+    int64_t channels, stored;
+    double count;
+    double* part;  // [2][stored]
+
+    __device__ void operator()(int c, double sum, double squares) const {
+        const Moments moments =
+            c < channels ? moments_of(x, c, count, sum, squares) : Moments{0, 0};
+        part[c] = moments.mean;
+        part[stored + c] = moments.squares;
+    }
+};
+
+// Moments of the whole from those of its parts, one after the other (Chan, Golub, LeVeque 1979).
+__global__ void statistics_of_parts_kernel(int64_t channels, int64_t stored, NormParts parts,
+                                           NormParameters parameters, NormState state) {
+    for (int64_t c = first_element(); c < stored; c += element_stride()) {
+        if (c >= channels) {
+            set_padding(state, static_cast<int>(c));
+            continue;
+        }
+        double count = 0;
+        Moments all{0, 0};
+        for (int rank = 0; rank < parts.ranks; ++rank) {
+            const double* const part = parts.sums + rank * 2 * stored;
+            const double more = parts.counts[rank], away = part[c] - all.mean;
+            all.squares += part[stored + c] + away * away * (count * more / (count + more));
+            count += more;
+            all.mean += away * (more / count);
+        }
+        take_statistics(state, parameters, static_cast<int>(c), count, all);
+    }
+}
 
 template <typename T, int V, bool residual, bool relu>
 struct OutputWork {
@@ -322,6 +375,15 @@ struct GradientTerms {
 // With g the masked gradient, d = x - mean and m values a channel:
 // dbeta = sum g, dgamma = inverse_std * sum g d,
 // dx = gamma inverse_std (g - sum g / m - d inverse_std^2 sum g d / m).
+__device__ void set_dx(const NormState& state, const NormParameters& parameters, int c,
+                       double count, double sum, double product) {
+    const auto inverse_std = static_cast<double>(state.inverse_std[c]);
+    const double scale = static_cast<double>(parameters.gamma[c]) * inverse_std;
+    state.dx_scale[c] = static_cast<float>(scale);
+    state.dx_slope[c] = static_cast<float>(scale * inverse_std * inverse_std * product / count);
+    state.dx_offset[c] = static_cast<float>(scale * sum / count);
+}
+
 struct GradientFinish {
     int64_t channels;
     double count;
@@ -334,15 +396,46 @@ struct GradientFinish {
             state.dx_scale[c] = state.dx_slope[c] = state.dx_offset[c] = 0;
             return;
         }
-        const auto inverse_std = static_cast<double>(state.inverse_std[c]);
-        dgamma[c] = static_cast<float>(inverse_std * product);
+        dgamma[c] = static_cast<float>(static_cast<double>(state.inverse_std[c]) * product);
         dbeta[c] = static_cast<float>(sum);
-        const double scale = static_cast<double>(parameters.gamma[c]) * inverse_std;
-        state.dx_scale[c] = static_cast<float>(scale);
-        state.dx_slope[c] = static_cast<float>(scale * inverse_std * inverse_std * product / count);
-        state.dx_offset[c] = static_cast<float>(scale * sum / count);
+        set_dx(state, parameters, c, count, sum, product);
     }
 };
+
+// Of one device's part of the batch, whose dgamma and dbeta are summed later with all gradients.
+struct GradientPartFinish {
+    int64_t channels, stored;
+    NormState state;
+    float *dgamma, *dbeta;
+    double* part;  // [2][stored]
+
+    __device__ void operator()(int c, double sum, double product) const {
+        part[c] = sum;
+        part[stored + c] = product;
+        if (c >= channels)
+            return;
+        dgamma[c] = static_cast<float>(static_cast<double>(state.inverse_std[c]) * product);
+        dbeta[c] = static_cast<float>(sum);
+    }
+};
+
+__global__ void gradient_of_parts_kernel(int64_t channels, int64_t stored, NormParts parts,
+                                         NormParameters parameters, NormState state) {
+    for (int64_t c = first_element(); c < stored; c += element_stride()) {
+        if (c >= channels) {
+            state.dx_scale[c] = state.dx_slope[c] = state.dx_offset[c] = 0;
+            continue;
+        }
+        double count = 0, sum = 0, product = 0;
+        for (int rank = 0; rank < parts.ranks; ++rank) {
+            const double* const part = parts.sums + rank * 2 * stored;
+            count += parts.counts[rank];
+            sum += part[c];
+            product += part[stored + c];
+        }
+        set_dx(state, parameters, static_cast<int>(c), count, sum, product);
+    }
+}
 
 template <typename T, int V, Mask mask>
 struct InputGradientWork {
@@ -461,6 +554,26 @@ void line_up_norm_statistics(const Tensor& x, const NormParameters& parameters,
     });
 }
 
+void line_up_norm_part(const Tensor& x, const NormParts& parts, const SumSpace& space,
+                       cudaStream_t stream) {
+    for_type(x.type, [&]<typename T>() {
+        constexpr int V = vector_size<T>;
+        const auto* const data = static_cast<const T*>(x.data);
+        launch_sums<V>(x, StatisticsTerms<T, V>{data, static_cast<int>(x.stored)},
+                       PartFinish<T>{data, x.channels, x.stored, count_of(x),
+                                     parts.sums + parts.rank * 2 * x.stored},
+                       space, stream, "batch norm: statistics of a part");
+    });
+}
+
+void line_up_norm_statistics_of_parts(int64_t channels, int64_t stored, const NormParts& parts,
+                                      const NormParameters& parameters, const NormState& state,
+                                      cudaStream_t stream) {
+    statistics_of_parts_kernel<<<blocks_for(stored), threads_a_block, 0, stream>>>(
+        channels, stored, parts, parameters, state);
+    check_launch("batch norm: statistics of all parts");
+}
+
 void line_up_norm_inference(int64_t channels, int64_t stored, const NormParameters& parameters,
                             const NormState& state, cudaStream_t stream) {
     inference_kernel<<<blocks_for(stored), threads_a_block, 0, stream>>>(channels, stored,
@@ -506,6 +619,32 @@ void line_up_norm_gradient_sums(const Tensor& x, const Tensor& y, const Gradient
                 stream, "batch norm: sums of gradients");
         });
     });
+}
+
+void line_up_norm_gradient_part(const Tensor& x, const Tensor& y, const Gradients& gradients,
+                                Mask mask, const Tensor* masked, const NormState& state,
+                                float* dgamma, float* dbeta, const NormParts& parts,
+                                const SumSpace& space, cudaStream_t stream) {
+    for_type(x.type, [&]<typename T>() {
+        constexpr int V = vector_size<T>;
+        for_mask(mask, [&]<Mask kind>() {
+            launch_sums<V>(
+                x,
+                GradientTerms<T, V, kind>{source_of<T, V, kind>(x, y, gradients, state),
+                                          masked ? static_cast<T*>(masked->data) : nullptr},
+                GradientPartFinish{x.channels, x.stored, state, dgamma, dbeta,
+                                   parts.sums + parts.rank * 2 * x.stored},
+                space, stream, "batch norm: sums of gradients of a part");
+        });
+    });
+}
+
+void line_up_norm_gradient_of_parts(int64_t channels, int64_t stored, const NormParts& parts,
+                                    const NormParameters& parameters, const NormState& state,
+                                    cudaStream_t stream) {
+    gradient_of_parts_kernel<<<blocks_for(stored), threads_a_block, 0, stream>>>(
+        channels, stored, parts, parameters, state);
+    check_launch("batch norm: sums of gradients of all parts");
 }
 
 void line_up_norm_input_gradient(const Tensor& x, const Gradients& gradients, Mask mask,

@@ -62,6 +62,7 @@ Context::Context(const CudaOptions& options) : options_(options) {
 // What fails here fails because the device has failed before, which has been told.
 Context::~Context() {
     static_cast<void>(cudaSetDevice(options_.device));
+    team_.reset();  // else what waits for others in the stream would do so for ever
     if (stream_ != nullptr)
         static_cast<void>(cudaStreamSynchronize(stream_));
     if (cudnn_ != nullptr)

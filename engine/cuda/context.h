@@ -15,6 +15,7 @@
 #include "engine/cuda/check.h"
 #include "engine/cuda/cuda_engine.h"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/nccl.h"
 
 namespace trainer::cuda {
 
@@ -55,6 +56,10 @@ class Context {
 
     cudaStream_t stream() const { return stream_; }
     cudaStream_t copy_stream() const { return copy_stream_; }
+    /// Of the GPUs that compute one batch together; nullptr: this one alone.
+    Communicator* team() const { return team_.get(); }
+    void set_team(std::unique_ptr<Communicator> team) { team_ = std::move(team); }
+
     cudnnHandle_t cudnn();
     cublasLtHandle_t cublas();
     Algorithms& algorithms();
@@ -97,6 +102,7 @@ class Context {
     cudaStream_t stream_ = nullptr, copy_stream_ = nullptr;
     cudnnHandle_t cudnn_ = nullptr;
     cublasLtHandle_t cublas_ = nullptr;
+    std::unique_ptr<Communicator> team_;
     std::unique_ptr<Algorithms> algorithms_;
     Memory workspace_, counters_;
     std::vector<Memory> sums_;  // the last is the largest; graphs may hold the others

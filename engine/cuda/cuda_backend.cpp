@@ -1,6 +1,8 @@
 // The backend on CUDA: one lane, whose operations line work up for one device.
 #include "engine/cuda/cuda_backend.h"
 
+#include <atomic>
+
 #include "engine/cuda/operations.h"
 #include "engine/slab_math.h"
 
@@ -8,11 +10,17 @@ namespace trainer::cuda {
 
 namespace {
 
+/// What the threads of a team let each other know.
+using Abandoned = std::shared_ptr<std::atomic<bool>>;
+
 class CudaBackend final : public Backend {
   public:
     explicit CudaBackend(const CudaOptions& options)
         : context_(options),
           slab_math_(context_.has_managed_memory() ? make_slab_math(context_) : nullptr) {}
+
+    /// Makes this the first of those GPUs.
+    void lead(std::vector<std::unique_ptr<Backend>> followers);
 
     std::string description() const override {
         const CudaOptions& options = context_.options();
@@ -23,6 +31,9 @@ class CudaBackend final : public Backend {
                                                      : "fp32") +
                (options.deterministic ? ", deterministic" : "") +
                (options.graphs ? "" : ", without graphs") +
+               (followers_.empty() ? ""
+                                   : ", with " + std::to_string(followers_.size()) + " more by " +
+                                         nccl_version()) +
                (context_.has_managed_memory() ? "" : ", without managed memory");
     }
 
@@ -59,6 +70,16 @@ class CudaBackend final : public Backend {
     }
     SlabMath* slab_math() override { return slab_math_.get(); }
 
+    std::span<const std::unique_ptr<Backend>> followers() const override { return followers_; }
+    void abandon_team() noexcept override {
+        if (abandoned_)
+            *abandoned_ = true;
+    }
+    std::string make_group_id() override { return Communicator::make_id(); }
+    std::unique_ptr<Collective> join(const GroupOptions& options) override {
+        return join_group(context_, options);
+    }
+
     std::unique_ptr<Operation> build(const Binding& binding) override;
 
     void add(Lane&, const Buffer& source, const Buffer& target, int64_t batch) override {
@@ -79,10 +100,47 @@ class CudaBackend final : public Backend {
         TRAINER_CUDA(cudaStreamSynchronize(context_.stream()));
     }
 
+    void join_team(const CommunicatorOptions& options, const Abandoned& abandoned);
+
     Context context_;
     std::unique_ptr<SlabMath> slab_math_;
     LaneTeam team_{1, false};
+    Abandoned abandoned_;  // of the team; nullptr: there is none
+    std::vector<std::unique_ptr<Backend>> followers_;
 };
+
+void CudaBackend::join_team(const CommunicatorOptions& options, const Abandoned& abandoned) {
+    abandoned_ = abandoned;
+    context_.use();
+    context_.set_team(std::make_unique<Communicator>(options));
+}
+
+void CudaBackend::lead(std::vector<std::unique_ptr<Backend>> followers) {
+    const auto abandoned = std::make_shared<std::atomic<bool>>(false);
+    CommunicatorOptions options{.id = Communicator::make_id(),
+                                .size = static_cast<int>(followers.size()) + 1,
+                                .in_order = context_.options().deterministic,
+                                .look = [abandoned] {
+                                    if (*abandoned)
+                                        throw Error("another GPU of this worker has failed");
+                                }};
+    LaneTeam threads(options.size, false);
+    threads.run([&](Lane& lane) {
+        CommunicatorOptions own = options;
+        own.rank = lane.index();
+        auto& member =
+            own.rank == 0
+                ? *this
+                : static_cast<CudaBackend&>(*followers[static_cast<size_t>(own.rank - 1)]);
+        try {
+            member.join_team(own, abandoned);
+        } catch (...) {
+            *abandoned = true;
+            throw;
+        }
+    });
+    followers_ = std::move(followers);
+}
 
 std::unique_ptr<Operation> CudaBackend::build(const Binding& binding) {
     context_.use();
@@ -126,7 +184,18 @@ std::string library_versions() {
 }
 
 std::unique_ptr<Backend> make_backend(const CudaOptions& options) {
-    return std::make_unique<CudaBackend>(options);
+    if (options.gpus == 1)
+        return std::make_unique<CudaBackend>(options);
+    CudaOptions own = options;
+    own.graphs = false;
+    auto first = std::make_unique<CudaBackend>(own);
+    std::vector<std::unique_ptr<Backend>> followers;
+    while (static_cast<int>(followers.size()) + 1 < options.gpus) {
+        ++own.device;
+        followers.push_back(std::make_unique<CudaBackend>(own));
+    }
+    first->lead(std::move(followers));
+    return first;
 }
 
 }  // namespace trainer::cuda

@@ -22,6 +22,9 @@ struct CudaOptions {
     bool tf32 = false;
     /// Records forward and backward as CUDA graphs after two steps, and replays them.
     bool graphs = true;
+    /// So many, from `device` on, compute one batch together, each a part of it. More than one need
+    /// NCCL, and record no graphs.
+    int gpus = 1;
 };
 
 /// Why GPU `device` cannot compute here, and what to do, in one line: the driver, the device, the
@@ -31,6 +34,10 @@ std::optional<std::string> why_no_cuda(int device);
 
 /// Whether this machine has a driver with at least one GPU.
 bool has_cuda_device();
+
+/// Why GPUs cannot work together here, and what to do, in one line; nullopt where they can.
+/// REQUIRES: why_no_cuda() of some device is nullopt.
+std::optional<std::string> why_no_nccl();
 
 /// Zeroed memory of the host that GPUs copy from fast: what a step's images lie in best.
 /// REQUIRES: why_no_cuda() of some device is nullopt. Throws Error where there is too little.

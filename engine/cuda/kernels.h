@@ -138,6 +138,36 @@ void line_up_norm_input_gradient(const Tensor& x, const Gradients& gradients, Ma
 /// sums[c] = sum over rows of t's channel c: the gradient of a bias.
 void line_up_channel_sums(const Tensor& t, float* sums, const SumSpace& space, cudaStream_t stream);
 
+/// Of a batch that several devices share: what each knows of its part.
+struct NormParts {
+    static constexpr int most = 16;  ///< devices
+    double* sums = nullptr;          ///< [ranks][2][stored], this device's at its rank
+    int rank = 0, ranks = 1;
+    double counts[most] = {};  ///< values a channel, by rank
+};
+/// Means and squared deviations of this device's part of the batch into `parts`; then, of all
+/// devices' parts, what line_up_norm_statistics() does.
+void line_up_norm_part(const Tensor& x, const NormParts& parts, const SumSpace& space,
+                       cudaStream_t stream);
+void line_up_norm_statistics_of_parts(int64_t channels, int64_t stored, const NormParts& parts,
+                                      const NormParameters& parameters, const NormState& state,
+                                      cudaStream_t stream);
+/// As line_up_norm_gradient_sums(), of this device's part of the batch, but for dx: its sums go
+/// into `parts`; then, of all devices' parts, what dx takes.
+void line_up_norm_gradient_part(const Tensor& x, const Tensor& y, const Gradients& gradients,
+                                Mask mask, const Tensor* masked, const NormState& state,
+                                float* dgamma, float* dbeta, const NormParts& parts,
+                                const SumSpace& space, cudaStream_t stream);
+void line_up_norm_gradient_of_parts(int64_t channels, int64_t stored, const NormParts& parts,
+                                    const NormParameters& parameters, const NormState& state,
+                                    cudaStream_t stream);
+
+// --- slab_math.cu
+
+/// sums[i] = parts[i] + parts[stride + i] + ... of all ranks, in that order.
+void line_up_sum_of_parts(const float* parts, int64_t stride, int ranks, float* sums, int64_t count,
+                          cudaStream_t stream);
+
 // --- pooling.cu
 
 struct Window {

@@ -140,13 +140,24 @@ std::optional<std::string> why_no_cuda(int device) {
     return std::nullopt;
 }
 
+std::optional<std::string> why_no_nccl() {
+    char message[512] = "";
+    if (open_plugin().table->has_nccl(message, sizeof message))
+        return std::nullopt;
+    return message;
+}
+
 Memory allocate_for_cuda(size_t bytes) {
     return open_plugin().table->allocate_pinned(bytes);
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
-    if (const auto why = why_no_cuda(options.device))
-        throw UsageError("device: cuda: " + *why);
+    for (int gpu = 0; gpu < options.gpus; ++gpu)
+        if (const auto why = why_no_cuda(options.device + gpu))
+            throw UsageError("device: cuda: " + *why);
+    if (options.gpus > 1)
+        if (const auto why = why_no_nccl())
+            throw UsageError("several GPUs: " + *why);
     return std::unique_ptr<Backend>(open_plugin().table->make(options));
 }
 

@@ -26,6 +26,9 @@ std::unique_ptr<Loss> build_loss(Context& context, const Buffer& logits, const B
 /// As Backend::make_steps.
 std::unique_ptr<DeviceSteps> make_steps(Context& context, const DeviceStepsOptions& options);
 
+/// As Backend::join.
+std::unique_ptr<Collective> join_group(Context& context, const GroupOptions& options);
+
 /// As Backend::slab_math.
 std::unique_ptr<SlabMath> make_slab_math(Context& context);
 

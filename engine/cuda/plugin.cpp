@@ -23,6 +23,12 @@ int device_count(char* message, size_t size) {
     return 0;
 }
 
+bool has_nccl(char* message, size_t size) {
+    const std::optional<std::string> why = why_no_nccl();
+    std::snprintf(message, size, "%s", why.value_or("").c_str());
+    return !why;
+}
+
 Memory allocate_pinned(size_t bytes) {
     return Context::allocate_pinned(bytes);
 }
@@ -35,6 +41,7 @@ constexpr PluginTable table{.version = plugin_version,
                             .layout = plugin_layout,
                             .capabilities = capabilities,
                             .device_count = device_count,
+                            .has_nccl = has_nccl,
                             .allocate_pinned = allocate_pinned,
                             .make = make};
 

@@ -19,6 +19,16 @@ __global__ void scale_kernel(float* values, float factor, int64_t count) {
         values[i] *= factor;
 }
 
+__global__ void sum_of_parts_kernel(const float* parts, int64_t stride, int ranks, float* sums,
+                                    int64_t count) {
+    for (int64_t i = first_element(); i < count; i += element_stride()) {
+        float sum = parts[i];
+        for (int rank = 1; rank < ranks; ++rank)
+            sum += parts[rank * stride + i];
+        sums[i] = sum;
+    }
+}
+
 // Of the block's threads, in a tree; the sum is thread 0's.
 __device__ double block_sum(double mine) {
     __shared__ double sums[threads_a_block];
@@ -108,6 +118,15 @@ class CudaSlabMath final : public SlabMath {
 };
 
 }  // namespace
+
+void line_up_sum_of_parts(const float* parts, int64_t stride, int ranks, float* sums, int64_t count,
+                          cudaStream_t stream) {
+    if (count == 0)
+        return;
+    sum_of_parts_kernel<<<blocks_for(count), threads_a_block, 0, stream>>>(parts, stride, ranks,
+                                                                           sums, count);
+    check_launch("sum of the parts of all ranks");
+}
 
 std::unique_ptr<SlabMath> make_slab_math(Context& context) {
     return std::make_unique<CudaSlabMath>(context);

@@ -4,6 +4,10 @@
 // Gradients leave by a second stream: event behind the piece that finished them, a copy to the
 // arena's page-locked slab, an event behind that for the host to wait for. Where the arena is at
 // home on the device they are in place already.
+//
+// A team of GPUs takes the first one's weights and statistics at the start of a step, and sums
+// gradients before they leave, all in the stream of what computes: so every GPU does it in the same
+// order.
 #include <cstring>
 
 #include "engine/cuda/operations.h"
@@ -22,6 +26,7 @@ class Event {
     void record(cudaStream_t stream) { TRAINER_CUDA(cudaEventRecord(event_, stream)); }
     void hold_back(cudaStream_t stream) { TRAINER_CUDA(cudaStreamWaitEvent(stream, event_, 0)); }
     void wait() { TRAINER_CUDA(cudaEventSynchronize(event_)); }
+    cudaEvent_t get() const { return event_; }
 
   private:
     cudaEvent_t event_ = nullptr;
@@ -96,7 +101,12 @@ class Steps final : public DeviceSteps {
     void begin(int64_t mean_over, bool reload) override;
     void run(size_t index, const std::function<void()>& line_up, bool replay) override;
     void send(size_t index, Range range) override;
-    void await(size_t index) override { piece(index).arrived.wait(); }
+    void await(size_t index) override {
+        if (team_ != nullptr)
+            team_->wait(piece(index).arrived.get());
+        else
+            piece(index).arrived.wait();
+    }
     void wait() override;
     LossSums finish() override;
 
@@ -112,7 +122,9 @@ class Steps final : public DeviceSteps {
         return *pieces_[index];
     }
     void check_labels() const;
+    bool follows() const { return team_ != nullptr && team_->rank() > 0; }
     void take_slab(const ParameterArena& arena);
+    void take_slab_of_team(const ParameterArena& arena);
     void prefetch(const ParameterArena& arena);
 
     // Constants, then labels, together in one copy.
@@ -122,11 +134,13 @@ class Steps final : public DeviceSteps {
 
     Context& context_;
     DeviceStepsOptions options_;
+    Communicator* team_;  // nullptr: this GPU has the whole batch
     size_t image_bytes_;
     Memory images_, block_, sample_losses_, sample_hits_;  // of the device
     Memory host_block_, host_sums_;                        // page-locked
-    bool sends_;                                           // the arena lies on the host
+    bool sends_;  // operations leave gradients elsewhere than in the arena
     Memory gradients_;
+    Memory team_space_;  // for what the team sends, and what it sums
     StepState state_;
     bool fetched_ = false;
     std::vector<std::unique_ptr<Piece>> pieces_;
@@ -135,6 +149,7 @@ class Steps final : public DeviceSteps {
 Steps::Steps(Context& context, const DeviceStepsOptions& options)
     : context_(context),
       options_(options),
+      team_(options.in_team ? context.team() : nullptr),
       image_bytes_(static_cast<size_t>(element_count(options.network->node(0).shape)) *
                    sizeof(float)),
       images_(context.allocate(static_cast<size_t>(options.batch) * image_bytes_)),
@@ -143,9 +158,14 @@ Steps::Steps(Context& context, const DeviceStepsOptions& options)
       sample_hits_(context.allocate(static_cast<size_t>(options.batch))),
       host_block_(Context::allocate_pinned(block_bytes())),
       host_sums_(Context::allocate_pinned(sizeof(LossSums))),
-      sends_(options.training && Context::is_copied(*options.parameters)),
+      sends_(options.training && (Context::is_copied(*options.parameters) || team_ != nullptr)),
       gradients_(context.allocate(
-          sends_ ? static_cast<size_t>(options.parameters->size()) * sizeof(float) : 0)) {
+          sends_ ? static_cast<size_t>(options.parameters->size()) * sizeof(float) : 0)),
+      team_space_(context.allocate(
+          team_ == nullptr ? 0
+                           : static_cast<size_t>(team_->scratch_of(std::max(
+                                 options.parameters->size(), options.statistics->size()))) *
+                                 sizeof(float))) {
     state_ = {.images = reinterpret_cast<float*>(images_.data.get()),
               .constants = reinterpret_cast<const StepConstants*>(block_.data.get()),
               .labels = reinterpret_cast<const int32_t*>(block_.data.get() + sizeof(StepConstants)),
@@ -158,6 +178,8 @@ Steps::Steps(Context& context, const DeviceStepsOptions& options)
 
 Steps::~Steps() {
     // Work that an error has left under way still reads this memory.
+    if (team_ != nullptr && cudaStreamQuery(context_.stream()) == cudaErrorNotReady)
+        team_->abort();
     static_cast<void>(cudaStreamSynchronize(context_.stream()));
     static_cast<void>(cudaStreamSynchronize(context_.copy_stream()));
     context_.set_step(options_.step, nullptr);
@@ -179,6 +201,21 @@ void Steps::take_slab(const ParameterArena& arena) {
                                      cudaMemcpyHostToDevice, context_.stream()));
     else if (!fetched_)
         prefetch(arena);
+}
+
+// What NCCL works on lies in memory of the device alone.
+void Steps::take_slab_of_team(const ParameterArena& arena) {
+    if (arena.size() == 0)
+        return;
+    auto* const sent = reinterpret_cast<float*>(team_space_.data.get());
+    const size_t bytes = static_cast<size_t>(arena.size()) * sizeof(float);
+    if (!follows())
+        TRAINER_CUDA(cudaMemcpyAsync(sent, context_.on_device(arena), bytes, cudaMemcpyDefault,
+                                     context_.stream()));
+    team_->broadcast(sent, arena.size(), context_.stream());
+    if (follows())
+        TRAINER_CUDA(cudaMemcpyAsync(context_.on_device(arena), sent, bytes, cudaMemcpyDefault,
+                                     context_.stream()));
 }
 
 // Brings slabs that the host has just filled at once; page by page they would come anyway.
@@ -217,8 +254,12 @@ void Steps::begin(int64_t mean_over, bool reload) {
                                  cudaMemcpyDefault, context_.stream()));
     if (!reload)
         return;
-    take_slab(*options_.parameters);
-    take_slab(*options_.statistics);
+    for (const ParameterArena* arena : {options_.parameters, options_.statistics}) {
+        if (!follows())
+            take_slab(*arena);
+        if (team_ != nullptr)
+            take_slab_of_team(*arena);
+    }
     fetched_ = true;
 }
 
@@ -228,7 +269,10 @@ void Steps::run(size_t index, const std::function<void()>& line_up, bool replay)
 
 void Steps::send(size_t index, Range range) {
     Piece& its = piece(index);
-    if (!sends_) {
+    if (team_ != nullptr)
+        team_->sum(reinterpret_cast<float*>(gradients_.data.get()) + range.first, range.count,
+                   reinterpret_cast<float*>(team_space_.data.get()), context_.stream());
+    if (!sends_ || follows()) {
         its.arrived.record(context_.stream());
         return;
     }
@@ -238,11 +282,16 @@ void Steps::send(size_t index, Range range) {
     TRAINER_CUDA(cudaMemcpyAsync(options_.parameters->address(slab::gradients) + first,
                                  gradients_.data.get() + first,
                                  static_cast<size_t>(range.count) * sizeof(float),
-                                 cudaMemcpyDeviceToHost, context_.copy_stream()));
+                                 cudaMemcpyDefault, context_.copy_stream()));
     its.arrived.record(context_.copy_stream());
 }
 
 void Steps::wait() {
+    if (team_ != nullptr) {
+        team_->wait(context_.stream());
+        team_->wait(context_.copy_stream());
+        return;
+    }
     TRAINER_CUDA(cudaStreamSynchronize(context_.stream()));
     TRAINER_CUDA(cudaStreamSynchronize(context_.copy_stream()));
 }

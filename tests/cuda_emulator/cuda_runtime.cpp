@@ -133,7 +133,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 // Like a device, which lets an event live until what waits for it has run.
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
     auto held = Machine::get().lock();
-    Machine::get().drain_all(held);
+    if (const Stream* const stream = event_of(handle).stream)
+        Machine::get().drain_all(held, stream->device);
     delete &event_of(handle);
     return cudaSuccess;
 }
@@ -153,6 +154,22 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     const Event& event = event_of(handle);
     Machine::get().await(held, event, event.asked);
     return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    Machine& machine = Machine::get();
+    const auto held = machine.lock();
+    Stream& its = machine.stream_of(stream);
+    while (machine.advance(its)) {
+    }
+    return its.work.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t handle) {
+    Machine& machine = Machine::get();
+    const auto held = machine.lock();
+    const Event& event = event_of(handle);
+    return machine.reach(event, event.asked) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaMalloc(void** address, size_t bytes) {
@@ -179,7 +196,8 @@ cudaError_t cudaMallocManaged(void** address, size_t bytes, unsigned) {
 // Waits for the device, as the real one does.
 cudaError_t cudaFree(void* address) {
     auto held = Machine::get().lock();
-    Machine::get().drain_all(held);
+    if (const Block* const block = Machine::get().find(address))
+        Machine::get().drain_all(held, block->device);
     Machine::get().free(address);
     return cudaSuccess;
 }

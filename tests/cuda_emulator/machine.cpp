@@ -78,7 +78,7 @@ Stream& Machine::stream_of(cudaStream_t handle) {
 
 cudaStream_t Machine::make_stream() {
     auto* const handle = reinterpret_cast<cudaStream_t>(new char);
-    streams_[handle];
+    streams_[handle].device = current_device();
     return handle;
 }
 
@@ -121,10 +121,11 @@ void Machine::drain(std::unique_lock<std::mutex>& held, Stream& stream) {
     }
 }
 
-void Machine::drain_all(std::unique_lock<std::mutex>& held) {
+void Machine::drain_all(std::unique_lock<std::mutex>& held, int device) {
     std::vector<cudaStream_t> handles;
     for (const auto& [handle, stream] : streams_)
-        handles.push_back(handle);
+        if (stream.device == device)
+            handles.push_back(handle);
     for (const cudaStream_t handle : handles)
         if (const auto found = streams_.find(handle); found != streams_.end())
             drain(held, found->second);

@@ -33,6 +33,7 @@ struct Work {
 };
 
 struct Stream {
+    int device = 0;
     std::deque<Work> work;
     bool recording = false;
     std::vector<Work> recorded;
@@ -72,7 +73,8 @@ class Machine {
     bool advance(Stream& stream);
     /// Runs all of it. Waits for other threads where they have to line something up.
     void drain(std::unique_lock<std::mutex>& held, Stream& stream);
-    void drain_all(std::unique_lock<std::mutex>& held);
+    /// All streams of a device.
+    void drain_all(std::unique_lock<std::mutex>& held, int device);
     /// Runs what comes before `mark` of an event; false where some of it isn't ready.
     bool reach(const Event& event, uint64_t mark);
     void await(std::unique_lock<std::mutex>& held, const Event& event, uint64_t mark);

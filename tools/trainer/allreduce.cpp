@@ -4,6 +4,7 @@
 
 #include "comm/mesh.h"
 #include "tools/trainer/cluster_messages.h"
+#include "tools/trainer/setup.h"
 
 namespace trainer {
 namespace {
@@ -49,17 +50,40 @@ void check_topology(const Config& config) {
                "is not for topology allreduce, which cannot sum without a worker", "abort");
 }
 
-std::unique_ptr<Collective> join_group(const WorkerGroup& group, Link& link, Backend&) {
-    auto mesh =
-        std::make_unique<Mesh>(MeshOptions{.rank = link.rank(),
-                                           .size = link.workers(),
-                                           .elements = group.plan.network.parameters().size(),
-                                           .listen = group.listen,
-                                           .terms = group.plan.terms,
-                                           .timeout = comm_timeout(group.config),
-                                           .secret = secret_of(group.config),
-                                           .transport = group.transport});
-    mesh->connect(gather(link, mesh->address()));
+std::unique_ptr<Collective> join_group(const WorkerGroup& group, Link& link, Backend& backend) {
+    // The first letter says by what: all workers must be alike.
+    constexpr char by_nccl = 'n', by_mesh = 'm';
+    const auto all = [&](char way, const std::string& word) {
+        std::vector<std::string> words = gather(link, way + word);
+        for (std::string& said : words) {
+            if (said.empty() || said[0] != way)
+                throw Error(
+                    "distributed.topology: allreduce: some workers compute on GPUs and "
+                    "some on processors; set device alike for all");
+            said.erase(0, 1);
+        }
+        return words;
+    };
+    const int64_t elements = group.plan.network.parameters().size();
+    const auto timeout = comm_timeout(group.config);
+    if (cuda_device(group.config)) {
+        const std::string id = link.rank() == 0 ? backend.make_group_id() : std::string();
+        return backend.join({.id = all(by_nccl, id).front(),
+                             .rank = link.rank(),
+                             .size = link.workers(),
+                             .elements = elements,
+                             .timeout = timeout,
+                             .look = [&link] { link.check_alive(); }});
+    }
+    auto mesh = std::make_unique<Mesh>(MeshOptions{.rank = link.rank(),
+                                                   .size = link.workers(),
+                                                   .elements = elements,
+                                                   .listen = group.listen,
+                                                   .terms = group.plan.terms,
+                                                   .timeout = timeout,
+                                                   .secret = secret_of(group.config),
+                                                   .transport = group.transport});
+    mesh->connect(all(by_mesh, mesh->address()));
     return mesh;
 }
 

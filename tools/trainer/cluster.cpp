@@ -11,6 +11,7 @@
 #include "comm/address.h"
 #include "comm/link.h"
 #include "comm/metrics_http.h"
+#include "engine/cuda/cuda_engine.h"
 #include "optim/server.h"
 #include "tools/trainer/allreduce.h"
 #include "tools/trainer/cluster_plan.h"
@@ -279,11 +280,26 @@ std::function<std::unique_ptr<Collective>(Link&, Backend&)> join_of(
                Link& link, Backend& backend) { return join_group(group, link, backend); };
 }
 
+/// NCCL has a GPU for each member: those of one process take one after the other. Throws UsageError
+/// where there are too few.
+std::optional<int> gpu_of(const Config& config, const Part& part, int rank) {
+    const std::optional<int> first = is_allreduce(config) ? cuda_device(config) : std::nullopt;
+    if (!first || part.workers.size() == 1)
+        return std::nullopt;
+    const int gpus = config.worker.gpus, gpu = *first + rank * gpus;
+    if (const auto why = why_no_cuda(gpu + gpus - 1))
+        throw UsageError("distributed.topology: allreduce: " + std::to_string(part.workers.size()) +
+                         " workers of " + std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs") +
+                         " each: " + *why);
+    return gpu;
+}
+
 /// All servers as threads of this process, and those workers.
 ExitCode run_with_servers(const Config& config, const Part& part) {
     const Dataset training = make_dataset(config, Split::train);
     const Dataset test = make_dataset(config, Split::test);
     const ClusterPlan plan(config, training);
+    gpu_of(config, part, part.workers.back());  // throws before anything starts
     if (part.sockets)
         check_listening(config);
     const auto network = make_inproc_network();
@@ -319,16 +335,16 @@ ExitCode run_with_servers(const Config& config, const Part& part) {
         for (const int rank : part.workers)
             team.start([&, rank] {
                 Link link(transport(), link_options(config, plan, addresses, rank));
-                ClusterWorker worker(config, plan, training,
-                                     [&]() -> const Dataset& { return test; }, link,
-                                     {.threads = part.threads,
-                                      .first_processor =
-                                          part.own_processors ? rank * part.threads : -1,
-                                      .beside = static_cast<int>(part.workers.size()),
-                                      .signal = {},
-                                      .log = [](const std::string&) {},
-                                      .exposition = nullptr,
-                                      .join = join_of(config, plan, transport)});
+                ClusterWorker worker(
+                    config, plan, training, [&]() -> const Dataset& { return test; }, link,
+                    {.threads = part.threads,
+                     .first_processor = part.own_processors ? rank * part.threads : -1,
+                     .beside = static_cast<int>(part.workers.size()),
+                     .gpu = gpu_of(config, part, rank),
+                     .signal = {},
+                     .log = [](const std::string&) {},
+                     .exposition = nullptr,
+                     .join = join_of(config, plan, transport)});
                 worker.run();
                 if (rank == 0 && config.profile)
                     profile = worker.profile();
@@ -482,6 +498,7 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
                 ClusterWorker worker(config, plan, training, test_images, *link,
                                      {.threads = computing_threads(config),
                                       .first_processor = config.threads ? -1 : 0,
+                                      .gpu = {},
                                       .signal = [&] { return signals->number(); },
                                       .log = say,
                                       .exposition = metrics.exposition(),

@@ -132,6 +132,8 @@ std::unique_ptr<Backend> ClusterWorker::make_own_backend() const {
         use_processors(options_.first_processor, options_.threads);
     Config own = config_;
     own.threads = options_.threads;
+    if (options_.gpu)
+        own.device = "cuda:" + std::to_string(*options_.gpu);
     return make_backend(own, std::nullopt, pin);
 }
 

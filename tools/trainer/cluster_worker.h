@@ -27,6 +27,7 @@ struct ClusterWorkerOptions {
     int threads = 1;           ///< computing ones
     int first_processor = -1;  ///< theirs alone are so many from it on; -1: no matter which
     int beside = 1;            ///< workers of this machine that this process runs, this one too
+    std::optional<int> gpu{};  ///< its first, in place of the config's device
     std::function<int()> signal{};                  ///< number of one that asks to stop; 0: none
     std::function<void(const std::string&)> log{};  ///< one line for people
     Exposition* exposition = nullptr;               ///< is told of each step

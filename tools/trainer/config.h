@@ -29,6 +29,10 @@ struct Config {
         bool winograd = true;  ///< fp32 convolutions of 3x3 by Winograd's F(4x4, 3x3)
     } cpu;
 
+    struct Worker {
+        int gpus = 1;  ///< that compute its batch together, from `device` on
+    } worker;
+
     struct Cuda {
         bool tf32 = false;   ///< fp32 on tensor cores, products of 10-bit mantissas
         bool graphs = true;  ///< records steps as CUDA graphs

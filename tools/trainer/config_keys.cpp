@@ -35,6 +35,8 @@ std::vector<Key> run_and_model_keys(Config& c) {
             "computing threads of one worker"),
         key("cpu.winograd", c.cpu.winograd, boolean(), run,
             "fp32 convolutions in fewer products: faster"),
+        key("worker.gpus", c.worker.gpus, integer(1, 16), run,
+            "GPUs of one worker, from device on, that share its batch"),
         key("cuda.tf32", c.cuda.tf32, boolean(), run, "fp32 of 10-bit mantissas: faster"),
         key("cuda.graphs", c.cuda.graphs, boolean(), run, "records steps, and replays them"),
         key("model.name", c.model.name, one_of(model_names()), result, "required"),

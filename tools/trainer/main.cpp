@@ -78,7 +78,8 @@ int run(const CommandLine& line) {
             return train(config, line);
         }
         case CommandLine::Action::evaluate: {
-            const Config config = config_of(line);
+            Config config = config_of(line);
+            config.worker.gpus = 1;  // one evaluates
             check_device(config);
             return run_evaluation(config, line.checkpoint);
         }

@@ -175,13 +175,40 @@ std::optional<int> cuda_device(const Config& config) {
     return index;
 }
 
+namespace {
+
+/// Throws UsageError where a worker has not all its GPUs, or they cannot work together.
+void check_team(const Config& config, std::optional<int> device) {
+    const int gpus = config.worker.gpus;
+    const bool allreduce = config.distributed.topology == "allreduce";
+    if (gpus == 1 && !(device && allreduce))
+        return;
+    const std::string asked = gpus > 1 ? "worker.gpus: " + std::to_string(gpus)
+                                       : std::string("distributed.topology: allreduce");
+    if (!device)
+        throw UsageError(
+            asked + ": the CPU computes here" +
+            (config.device == "cpu" ? std::string() : ", since " + why_no_cuda(0).value_or("")) +
+            "; take worker.gpus 1");
+    for (int gpu = 0; gpu < gpus; ++gpu)
+        if (const auto why = why_no_cuda(*device + gpu))
+            throw UsageError(asked + ": " + *why);
+    if (const auto why = why_no_nccl())
+        throw UsageError(asked + " needs NCCL: " + *why);
+    if (config.data.batch_size < gpus)
+        throw UsageError(asked + ": data.batch_size " + std::to_string(config.data.batch_size) +
+                         " has not a sample for each; take a larger one");
+}
+
+}  // namespace
+
 void check_device(const Config& config) {
-    if (config.device != "auto") {
-        cuda_device(config);
-    } else if (has_cuda_device()) {
-        if (const auto why = why_no_cuda(0))
-            std::cerr << "trainer: device: auto: the CPU computes, since " << *why << "\n";
-    }
+    const std::optional<int> device = cuda_device(config);
+    check_team(config, device);
+    if (config.device != "auto" || device || !has_cuda_device())
+        return;
+    if (const auto why = why_no_cuda(0))
+        std::cerr << "trainer: device: auto: the CPU computes, since " << *why << "\n";
 }
 
 std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType> reference,
@@ -194,7 +221,8 @@ std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType>
                                   .precision = precision,
                                   .deterministic = config.deterministic,
                                   .tf32 = config.cuda.tf32,
-                                  .graphs = config.cuda.graphs});
+                                  .graphs = config.cuda.graphs,
+                                  .gpus = config.worker.gpus});
 #ifndef TRAINER_HAS_ONEDNN
     if (precision == Precision::fp32)
         return make_reference_backend(DType::f32);

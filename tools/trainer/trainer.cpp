@@ -60,10 +60,13 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
 
 size_t Trainer::bytes_needed(const Backend& backend, int lanes, int64_t batch) const {
     const int64_t test_batch = std::min(batch, test_data_.count);
-    const ExecutorOptions training{.batch = batch, .training = true};
+    // The first GPU's part, which is no smaller than the others', and all of an evaluation.
+    const int64_t part = part_of(batch, 0, config_.worker.gpus).count;
+    const ExecutorOptions training{.batch = part, .training = true};
     const ExecutorOptions evaluation{.batch = test_batch, .training = false};
     // A GPU's libraries have weights and gradients in forms of their own besides.
-    const size_t slabs = 2 + optimizer_->slabs().size() + (backend.free_memory() ? 2 : 0);
+    const size_t slabs = 2 + optimizer_->slabs().size() + (backend.free_memory() ? 2 : 0) +
+                         (config_.worker.gpus > 1 ? 2 : 0);  // what they send each other
     const auto images = static_cast<size_t>((batch + test_batch) * LoaderOptions().ring);
     return Executor::bytes_needed(network_, backend, lanes, training) +
            Executor::bytes_needed(network_, backend, lanes, evaluation) +
@@ -77,6 +80,7 @@ void Trainer::check_memory() {
     // One of a single lane, which binds nothing to a processor, knows how large buffers are.
     Config single = config_;
     single.threads = 1;
+    single.worker.gpus = 1;
     const std::unique_ptr<Backend> backend = make_backend(single, options_.reference);
     const std::optional<size_t> of_device = backend->free_memory();
     const int lanes = options_.reference || of_device ? 1 : computing_threads(config_);
