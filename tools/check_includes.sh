@@ -19,8 +19,8 @@ find engine models data comm optim tools \( -name '*.h' -o -name '*.cpp' -o -nam
 
         # Header, as a regular expression: where it may be included, likewise.
         door["^(oneapi/)?dnnl"] = "^engine/cpu/"
-        door["^(cuda|cudnn|cublas|cuda_runtime|nv[^/]*/)"] = "^(engine/cuda/|comm/.*nccl)"
-        door["^nccl"] = "^comm/"
+        door["^(cuda|cudnn|cublas|cuda_runtime|nv[^/]*/)"] = "^engine/cuda/"
+        door["^nccl"] = "^engine/cuda/"
         door["^boost/asio|^openssl/|^gloo/"] = "^(comm|tools/bench)/"
         door["^yaml-cpp/"] = "^tools/trainer/"
         door["^CLI/"] = "^tools/"

@@ -92,13 +92,21 @@ ended() { # pid, exit code
     fi
 }
 
-leaders=server first=0
+leaders=server first=0 gpus=0
 if grep -q '^  topology: allreduce' <<<"$config"; then
     leaders=worker first=1 servers=1
+    # A GPU belongs to one worker.
+    if grep -Eq '^device: (auto|cuda)$' <<<"$config" && nvidia-smi -L 2>/dev/null | grep -q ^GPU; then
+        gpus=$(sed -n '/^worker:/,/^[^ ]/s/^  gpus: //p' <<<"$config")
+    fi
 fi
+own_gpus() { # rank
+    ((gpus == 0)) || echo "--set=device=cuda:$(($1 * gpus))"
+}
 addresses=()
 for ((s = 0; s < servers; ++s)); do
-    start "$leaders$s" --role="$leaders" --rank="$s" --listen=127.0.0.1:0
+    # shellcheck disable=SC2046  # no word where there are no GPUs
+    start "$leaders$s" --role="$leaders" --rank="$s" --listen=127.0.0.1:0 $(own_gpus "$s")
 done
 for ((s = 0; s < servers; ++s)); do
     address=
@@ -117,7 +125,8 @@ tail -n +1 -s 0.1 -f --pid="${pids[0]}" "$output/${leaders}0" &
 viewer=$!
 list=$(IFS=,; echo "${addresses[*]}")
 for ((i = first; i < workers; ++i)); do
-    start "worker$i" --role=worker --rank="$i" --servers="$list"
+    # shellcheck disable=SC2046
+    start "worker$i" --role=worker --rank="$i" --servers="$list" $(own_gpus "$i")
 done
 
 while ((${#running[@]} > 0)); do
