@@ -3,7 +3,8 @@
 #   tools/make_gpu_bundle.sh [FILE]
 # FILE (build/gpu_bundle.tar.xz) holds this repository's sources at HEAD and deps/, a prefix of the
 # Debian packages of Boost's headers, yaml-cpp, CLI11, JSON, zlib and GoogleTest for this machine's
-# processor. There: tar xf FILE && cd trainer && tools/gpu_check.sh
+# processor. NCCL, which several GPUs need, is five times as large as all that may be, and is taken
+# from there, as cuDNN is. There: tar xf FILE && cd trainer && tools/gpu_check.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
