@@ -43,6 +43,8 @@ class GpusTest : public ClusterTest {
 TEST_F(GpusTest, AloneOrWithServersTheirNumberChangesNothing) {
     TRAINER_NEEDS(2);
     for (const int workers : {1, 2}) {
+        if (workers == 2 && why_not(4))
+            break;  // each worker has GPUs of its own
         fs::remove_all(root_ / "runs");
         expect_done(start_inprocess("one", workers, on_gpus({})));
         expect_done(start_inprocess("two", workers, on_gpus({"worker.gpus=2"})));

@@ -280,17 +280,19 @@ std::function<std::unique_ptr<Collective>(Link&, Backend&)> join_of(
                Link& link, Backend& backend) { return join_group(group, link, backend); };
 }
 
-/// NCCL has a GPU for each member: those of one process take one after the other. Throws UsageError
-/// where there are too few.
+/// NCCL has a GPU for each member: where it is used, the workers of one process take one after the
+/// other. Throws UsageError where there are too few.
 std::optional<int> gpu_of(const Config& config, const Part& part, int rank) {
-    const std::optional<int> first = is_allreduce(config) ? cuda_device(config) : std::nullopt;
-    if (!first || part.workers.size() == 1)
+    const int gpus = config.worker.gpus;
+    if (part.workers.size() == 1 || !(is_allreduce(config) || gpus > 1))
         return std::nullopt;
-    const int gpus = config.worker.gpus, gpu = *first + rank * gpus;
+    const std::optional<int> first = cuda_device(config);
+    if (!first)
+        return std::nullopt;
+    const int gpu = *first + rank * gpus;
     if (const auto why = why_no_cuda(gpu + gpus - 1))
-        throw UsageError("distributed.topology: allreduce: " + std::to_string(part.workers.size()) +
-                         " workers of " + std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs") +
-                         " each: " + *why);
+        throw UsageError(std::to_string(part.workers.size()) + " workers of " +
+                         std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs") + " each: " + *why);
     return gpu;
 }
 

@@ -73,8 +73,10 @@ int run(const CommandLine& line) {
             check_topology(config);
             if (is_allreduce(config))
                 config.distributed.servers = 1;  // rank 0's process leads as one
-            if (line.role != "server")
+            if (line.role != "server") {
                 check_device(config);
+                check_gpus(config);
+            }
             return train(config, line);
         }
         case CommandLine::Action::evaluate: {

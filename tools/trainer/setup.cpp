@@ -175,10 +175,8 @@ std::optional<int> cuda_device(const Config& config) {
     return index;
 }
 
-namespace {
-
-/// Throws UsageError where a worker has not all its GPUs, or they cannot work together.
-void check_team(const Config& config, std::optional<int> device) {
+void check_gpus(const Config& config) {
+    const std::optional<int> device = cuda_device(config);
     const int gpus = config.worker.gpus;
     const bool allreduce = config.distributed.topology == "allreduce";
     if (gpus == 1 && !(device && allreduce))
@@ -200,11 +198,8 @@ void check_team(const Config& config, std::optional<int> device) {
                          " has not a sample for each; take a larger one");
 }
 
-}  // namespace
-
 void check_device(const Config& config) {
     const std::optional<int> device = cuda_device(config);
-    check_team(config, device);
     if (config.device != "auto" || device || !has_cuda_device())
         return;
     if (const auto why = why_no_cuda(0))

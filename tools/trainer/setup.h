@@ -46,7 +46,11 @@ int computing_threads(const Config& config);
 /// can compute. Throws UsageError where the config asks for a GPU that cannot, and says why.
 std::optional<int> cuda_device(const Config& config);
 
-/// Throws as cuda_device(), and where the config's GPUs cannot work together; says on standard error why `auto` does without a GPU that is there. To
+/// Throws UsageError where a worker that is to train has not all its GPUs, or they cannot work
+/// together, or with others'.
+void check_gpus(const Config& config);
+
+/// Throws as cuda_device(); says on standard error why `auto` does without a GPU that is there. To
 /// be called before anything that takes time.
 void check_device(const Config& config);
 
