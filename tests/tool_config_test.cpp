@@ -61,6 +61,8 @@ deterministic: true
 threads: auto
 cpu:
   winograd: true
+worker:
+  gpus: 1
 cuda:
   tf32: false
   graphs: true
