@@ -72,7 +72,9 @@ TEST_F(AllreduceTest, ProcessesComputeTheSame) {
         expect_part(outcome.text, variant + ", 3 workers, allreduce");
         expect_same_models(variant, variant + "ps");
         for (const Json& record : records(variant, "comm")) {
-            EXPECT_GT(record["push_bytes"], 0) << record;
+            if (variant == "ssgd" || record["step"] != 12) {  // steps 11 and 12 are local ones
+                EXPECT_GT(record["push_bytes"], 0) << record;
+            }
             EXPECT_EQ(record["push_bytes"], record["pull_bytes"]) << record;
         }
     }
