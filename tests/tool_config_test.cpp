@@ -541,7 +541,8 @@ TEST(Config, KeysOfAChoiceNotTakenAreAllowed) {
 TEST(Config, WhatAllreduceCannotDoIsRefused) {
     const auto refusal = [](const std::string& assignment) -> std::string {
         try {
-            check_topology(with({"distributed.topology=allreduce", assignment}));
+            check_topology(
+                with({"distributed.topology=allreduce", "distributed.workers=4", assignment}));
         } catch (const UsageError& error) {
             return error.what();
         }
