@@ -426,11 +426,12 @@ void convolve(const Geometry& geometry, const T* source, const Weights& weights,
             const int64_t width = std::min<int64_t>(2, output_blocks - output);
             const int64_t taps_apart = apart(geometry.inputs * width * block);
             const int64_t products_apart = apart(group * width * block);
-            for (int64_t i = 0; i < geometry.inputs; ++i)
-                for (int64_t n = 0; n < width; ++n)
-                    transform_taps(weights.data + i / block * weights.input_stride +
-                                       (output + n) * weights.output_stride + i % block * block,
-                                   weights.rotated, taps + (i * width + n) * block, taps_apart);
+            if (first == 0 || output_blocks > 2)  // else they are there from the group before
+                for (int64_t i = 0; i < geometry.inputs; ++i)
+                    for (int64_t n = 0; n < width; ++n)
+                        transform_taps(weights.data + i / block * weights.input_stride +
+                                           (output + n) * weights.output_stride + i % block * block,
+                                       weights.rotated, taps + (i * width + n) * block, taps_apart);
             const Multiply multiply_rows =
                 (width == 2 ? multiply_two : multiply_one)[static_cast<size_t>(rows)];
             for (int64_t point = 0; point < points; ++point)

@@ -134,7 +134,7 @@ bool winograd_pays(const Context& context, const Binding& binding) {
     const bool fp32 = context.precision == Precision::fp32;
     const int64_t pixels = geometry.samples * geometry.height * geometry.width;
     return std::min(geometry.inputs, geometry.outputs) >= (fp32 ? 16 : 32) &&
-           geometry.tiles() >= (fp32 ? 24 : 64) && pixels >= (fp32 ? 8 : 12) * geometry.tiles();
+           geometry.tiles() >= (fp32 ? 24 : 64) && pixels >= (fp32 ? 8 : 13) * geometry.tiles();
 }
 
 std::unique_ptr<Operation> build_winograd_convolution(Context& context, const Binding& binding) {
