@@ -3,7 +3,7 @@
 
 namespace {
 constexpr trainer::cuda::PluginTable table{
-    trainer::cuda::plugin_version + 1000, 0, nullptr, nullptr, nullptr, nullptr};
+    trainer::cuda::plugin_version + 1000, 0, nullptr, nullptr, nullptr, nullptr, nullptr};
 }  // namespace
 
 extern "C" const trainer::cuda::PluginTable* trainer_cuda_plugin();
