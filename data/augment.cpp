@@ -4,7 +4,6 @@
 #include <string>
 
 #include "engine/error.h"
-#include "engine/random.h"
 
 namespace trainer {
 
@@ -48,24 +47,8 @@ void check_augmentation(const AugmentOptions& options, int64_t height, int64_t w
 
 Transform draw_transform(const AugmentOptions& options, int64_t height, int64_t width,
                          uint64_t seed, int64_t epoch, int64_t sample) {
-    Random random{seed, static_cast<uint64_t>(RandomPurpose::augmentation),
-                  static_cast<uint64_t>(epoch), static_cast<uint64_t>(sample)};
-    const auto below = [&](int64_t n) {
-        return static_cast<int64_t>(random.below(static_cast<uint64_t>(n)));
-    };
-    Transform transform;
-    transform.shift_y = below(2 * options.pad_crop + 1) - options.pad_crop;
-    transform.shift_x = below(2 * options.pad_crop + 1) - options.pad_crop;
-    transform.flip = below(2) == 1 && options.flip;
-    const int64_t top = below(height) - options.cutout / 2;
-    const int64_t left = below(width) - options.cutout / 2;
-    if (options.cutout > 0) {
-        transform.cut_top = std::max<int64_t>(0, top);
-        transform.cut_bottom = std::min(height, top + options.cutout);
-        transform.cut_left = std::max<int64_t>(0, left);
-        transform.cut_right = std::min(width, left + options.cutout);
-    }
-    return transform;
+    return Transform::draw(options.crops(), height, width, seed, static_cast<uint64_t>(epoch),
+                           static_cast<uint64_t>(sample));
 }
 
 void apply_transform(const Transform& transform, const Normalizer& normalizer, const uint8_t* image,

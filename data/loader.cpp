@@ -43,6 +43,8 @@ std::unique_ptr<SampleSource> source_of(const Dataset& dataset, const LoaderOpti
     if (dataset.has_photos())
         return std::make_unique<PhotoSource>(dataset, options.augment.photo, options.normalization,
                                              options.seed, options.substitute);
+    if (!options.images)
+        return std::make_unique<LabelSource>(dataset);
     return std::make_unique<DatasetSource>(dataset, options.augment, options.normalization,
                                            options.seed);
 }
@@ -166,6 +168,17 @@ const Batch& Loader::next() {
     return slot.batch;
 }
 
+const Batch* Loader::peek() {
+    const std::lock_guard lock(mutex_);
+    if (opened_ <= taken_)
+        return nullptr;
+    Slot& slot = slot_of(taken_);
+    if (slot.filled != options_.batch || slot.error)
+        return nullptr;
+    close_ranks(slot);
+    return &slot.batch;
+}
+
 void Loader::work(std::stop_token stop) {
     std::vector<int32_t> ahead;
     std::unique_lock lock(mutex_);
@@ -209,7 +222,8 @@ void Loader::open() {
     const int64_t global_size = std::min(whole, source_->count() - global_first);
     const Range own = part_of(global_size, options_.worker, options_.workers);
     Slot& slot = slot_of(opened_);
-    slot.batch = {slot.images, slot.labels, own.count, global_size, own.first, epoch_, step_};
+    slot.batch = {slot.images, slot.labels, slot.indices.data(), own.count, global_size, own.first,
+                  epoch_,      step_,       ++last_id_};
     std::copy_n(order_.begin() + global_first + own.first, own.count, slot.indices.begin());
     slot.filled = 0;
     slot.error = nullptr;

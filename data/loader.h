@@ -33,6 +33,9 @@ struct LoaderOptions {
     /// it.
     std::function<Memory(size_t)> allocate = {};
 
+    /// false: batches have labels and indices alone, for a device that keeps the images (kept_set).
+    bool images = true;
+
     // For loaders made from a Dataset.
     /// Of a damaged photograph that Photos::skip_corrupt skips: the next one takes its place, so
     /// that batches stay as large; else it is left out, so that none counts twice.
@@ -43,14 +46,16 @@ struct LoaderOptions {
 
 /// One worker's part of one global step.
 struct Batch {
-    const float* images = nullptr;    ///< [batch, channels, height, width]; 0 from `size` on
-    const int32_t* labels = nullptr;  ///< [batch]; 0 from `size` on
+    const float* images = nullptr;     ///< [batch, channels, height, width]; 0 from `size` on
+    const int32_t* labels = nullptr;   ///< [batch]; 0 from `size` on
+    const int32_t* indices = nullptr;  ///< [size], of its samples in the data set
     int64_t size = 0;  ///< samples; fewer than `batch`, perhaps 0, in a last smaller step or where
                        ///< the source left some out
     int64_t global_size = 0;      ///< of all workers together, those left out too; 0: the end
                                   ///< (LoaderOptions::repeat)
     int64_t first_sample = 0;     ///< index of sample 0 within the global batch
     int64_t epoch = 0, step = 0;  ///< step within the epoch
+    uint64_t id = 0;              ///< unlike those of all other batches of the loader; above 0
 };
 
 /// Its functions are called from one thread at a time. Its threads may run where the thread that
@@ -101,6 +106,9 @@ class Loader {
     /// Throws what the source threw for a sample of the batch (the first such sample), at every
     /// call until start(). Allocates nothing. REQUIRES: start() was called.
     const Batch& next();
+
+    /// The batch that next() will return, where it is ready; else nullptr. It lives as if returned.
+    const Batch* peek();
 
     /// Time that next() has spent waiting, since the loader was made.
     double waited_seconds() const { return waited_seconds_; }
@@ -168,6 +176,7 @@ class Loader {
     int64_t claimed_ = 0;   // samples of batch opened_ - 1 that threads have taken on
     int64_t taken_ = 0;     // batches handed out
     int64_t busy_ = 0;      // threads at a task
+    uint64_t last_id_ = 0;  // of batches
 
     std::vector<std::jthread> threads_;  // last: they end before the rest goes
 };

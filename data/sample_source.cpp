@@ -26,4 +26,22 @@ void DatasetSource::load(int64_t epoch, int64_t index, float* image, int32_t& la
     label = data.labels[static_cast<size_t>(index)];
 }
 
+ImageSet kept_set(const Dataset& dataset, const AugmentOptions& augment,
+                  const Normalization& normalization, uint64_t seed) {
+    check_augmentation(augment, dataset.height, dataset.width);
+    const Normalizer normalizer(normalization, dataset.channels);
+    ImageSet set{.pixels = dataset.image(0),
+                 .count = dataset.count,
+                 .channels = dataset.channels,
+                 .height = dataset.height,
+                 .width = dataset.width,
+                 .values = {},
+                 .crops = augment.crops(),
+                 .seed = seed};
+    for (int64_t channel = 0; channel < dataset.channels; ++channel)
+        set.values.insert(set.values.end(), normalizer.table(channel),
+                          normalizer.table(channel) + 256);
+    return set;
+}
+
 }  // namespace trainer

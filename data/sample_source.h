@@ -9,7 +9,7 @@
 #include "data/augment.h"
 #include "data/dataset.h"
 #include "data/normalization.h"
-#include "engine/dtype.h"
+#include "engine/backend.h"
 
 namespace trainer {
 
@@ -64,5 +64,27 @@ class DatasetSource : public SampleSource {
     Normalizer normalizer_;
     uint64_t seed_;
 };
+
+/// The labels of a Dataset, whose images are on a device already.
+class LabelSource : public SampleSource {
+  public:
+    /// `dataset` outlives the source.
+    explicit LabelSource(const Dataset& dataset) : dataset_(&dataset) {}
+
+    int64_t count() const override { return dataset_->count; }
+    const Shape& shape() const override { return shape_; }
+    void load(int64_t, int64_t index, float*, int32_t& label) const override {
+        label = dataset_->labels[static_cast<size_t>(index)];
+    }
+
+  private:
+    const Dataset* dataset_;
+    Shape shape_{0};
+};
+
+/// What a device that keeps the images of `dataset` makes batches as a DatasetSource does with.
+/// Points into the data set. Throws as DatasetSource.
+ImageSet kept_set(const Dataset& dataset, const AugmentOptions& augment,
+                  const Normalization& normalization, uint64_t seed);
 
 }  // namespace trainer

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/arena.h"
+#include "engine/augmentation.h"
 #include "engine/collective.h"
 #include "engine/lanes.h"
 #include "engine/network.h"
@@ -38,6 +39,21 @@ struct Buffer {
     }
 };
 
+/// Images of bytes, and what is done to them before a step sees them.
+struct ImageSet {
+    const uint8_t* pixels = nullptr;  ///< [count, channels, height, width]
+    int64_t count = 0, channels = 0, height = 0, width = 0;
+    std::vector<float> values;  ///< [channels, 256]: the normalised value of each byte
+    CropOptions crops;
+    uint64_t seed = 0;  ///< of the augmentation
+};
+
+/// An ImageSet that a device keeps, and makes the batches of steps of.
+class DeviceImages {
+  public:
+    virtual ~DeviceImages() = default;
+};
+
 /// What the next forward pass works on, changed by the executor before each step.
 struct StepInput {
     const float* images = nullptr;    ///< [batch, channels, height, width], normalised
@@ -46,6 +62,19 @@ struct StepInput {
     uint64_t seed = 0;  ///< with `step` and the sample's index the key of dropout
     int64_t step = 0;
     int64_t first_sample = 0;  ///< index of sample 0 within the global batch
+
+    /// In place of `images`: images that the backend keeps; which of them, [batch], and the epoch
+    /// whose augmentation they get.
+    const DeviceImages* kept = nullptr;
+    const int32_t* indices = nullptr;
+    int64_t epoch = 0;
+
+    /// A number that no other `images` had, 0: none; and where they are ready, the images of the
+    /// step after, which a device apart copies while it computes. Those stay as they are until that
+    /// step has ended, or is not to come.
+    uint64_t images_id = 0;
+    const float* next_images = nullptr;
+    uint64_t next_images_id = 0;
 };
 
 /// Everything that an operation of one node is bound to.
@@ -175,6 +204,7 @@ struct GroupOptions {
 };
 
 class SlabMath;
+class DeviceExchange;
 
 /// Who works on an arena's slabs between steps, which decides where they lie best.
 enum class SlabHome { device, host };
@@ -208,6 +238,10 @@ class Backend {
     /// it is the machine's.
     virtual std::optional<size_t> free_memory() const { return std::nullopt; }
 
+    /// Copies images to the device, for steps to be given StepInput::kept. nullptr where there is
+    /// no device apart. Throws Error where it has too little memory.
+    virtual std::unique_ptr<DeviceImages> keep_images(const ImageSet&) { return nullptr; }
+
     /// nullptr where operations have done their work when they return.
     virtual std::unique_ptr<DeviceSteps> make_steps(const DeviceStepsOptions&) { return nullptr; }
 
@@ -228,6 +262,12 @@ class Backend {
 
     /// Joins the others. Throws Error where one does not come. REQUIRES: make_group_id() has one.
     virtual std::unique_ptr<Collective> join(const GroupOptions& /*options*/) { return nullptr; }
+
+    /// What a worker of a cluster does between steps, done on the device; nullptr where there is
+    /// none apart. `arena` has its slabs at home on the host and outlives it.
+    virtual std::shared_ptr<DeviceExchange> make_exchange(const ParameterArena& /*arena*/) {
+        return nullptr;
+    }
 
     virtual LaneTeam& lanes() = 0;
 

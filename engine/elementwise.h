@@ -90,6 +90,17 @@ struct LocalMomentumUpdate {
     }
 };
 
+/// A local rule's g^ (optim/local_rule.h): global <- (pulled - incoming) factor; pulled <-
+/// incoming.
+struct GlobalGradientUpdate {
+    float factor;
+
+    TRAINER_HOST_DEVICE void operator()(float& global, float& pulled, float incoming) const {
+        global = (pulled - incoming) * factor;
+        pulled = incoming;
+    }
+};
+
 /// The 2-bit code (optim/codec.h) of one value: 1 for +threshold, 2 for -threshold, 0 for 0.
 struct TwoBitCode {
     float threshold;  ///< above zero

@@ -266,6 +266,7 @@ struct Executor::Plan {
     int64_t mean_over = 1;
     bool reload = true;
     const RangeDone* done = nullptr;
+    const RangeLeaves* leaves = nullptr;
     std::vector<LossSums> sums;  // by lane
     std::function<void(Lane&)> train_work, evaluate_work, forward_work;
 
@@ -283,6 +284,7 @@ struct Executor::Plan {
     struct Piece {
         std::function<void()> line_up;
         Range range;
+        bool taken = false;  // from the device, by `leaves`
     };
     std::unique_ptr<DeviceSteps> device;  // nullptr: operations compute when they are called
     std::vector<Piece> pieces;
@@ -437,7 +439,7 @@ void Executor::Plan::add_piece(std::function<void(Lane&)> work, Range range) {
                           Lane lane(backend.lanes(), 0, 1);
                           work(lane);
                       },
-                      range});
+                      range, false});
 }
 
 void Executor::Plan::plan_pieces() {
@@ -485,7 +487,8 @@ void Executor::Plan::run_on_device() {
     const auto announce = [&](size_t index) {
         if (!announces || pieces[index].range.count == 0)
             return;
-        device->await(index);
+        if (!pieces[index].taken)
+            device->await(index);
         (*done)(pieces[index].range);
     };
     device->begin(mean_over, reload);
@@ -493,8 +496,11 @@ void Executor::Plan::run_on_device() {
         if (index == 0 && !options.training && !reload)
             continue;
         device->run(index, pieces[index].line_up, replay);
-        if (pieces[index].range.count > 0)
-            device->send(index, pieces[index].range);
+        Piece& piece = pieces[index];
+        piece.taken = announces && piece.range.count > 0 && leaves != nullptr && *leaves &&
+                      (*leaves)(piece.range, reinterpret_cast<float*>(device->gradients()));
+        if (piece.range.count > 0 && !piece.taken)
+            device->send(index, piece.range);
         if (!replay)
             announce(index);
     }
@@ -577,21 +583,25 @@ Executor::Executor(const Network& network, Backend& backend, const ParameterAren
 
 Executor::~Executor() = default;
 
-LossSums Executor::train(const StepInput& input, int64_t mean_over, const RangeDone& done) {
+LossSums Executor::train(const StepInput& input, int64_t mean_over, const RangeDone& done,
+                         const RangeLeaves& leaves) {
     check(plan_->options.training && input.batch == batch_,
           "a training step takes a whole batch of a training executor");
     const int64_t over = mean_over > 0 ? mean_over : input.batch;
     if (!team_)
-        return train_own(input, over, done);
+        return train_own(input, over, done, leaves);
+    // Gradients are final once the team has summed them, on their way to the slab.
     return team_->train(input, over, [&](const StepInput& part, int64_t total) {
-        return train_own(part, total, done);
+        return train_own(part, total, done, {});
     });
 }
 
-LossSums Executor::train_own(const StepInput& input, int64_t mean_over, const RangeDone& done) {
+LossSums Executor::train_own(const StepInput& input, int64_t mean_over, const RangeDone& done,
+                             const RangeLeaves& leaves) {
     plan_->step = input;
     plan_->mean_over = mean_over;
     plan_->done = &done;
+    plan_->leaves = &leaves;
     plan_->reload = true;
     plan_->started = Plan::Clock::now();
     const LossSums sums = plan_->run_step(plan_->train_work);

@@ -51,10 +51,17 @@ class Executor {
     /// "gradients" slab, while backward goes on in the other lanes.
     using RangeDone = std::function<void(Range)>;
 
+    /// Asked, where the backend computes on a device apart, for each range that has been lined up,
+    /// with the device's slab of gradients: true where it takes them from there, and they are not
+    /// copied to the slab. RangeDone is called for the range then, too, as soon as it may be. Of a
+    /// batch that a team shares nothing can be taken there.
+    using RangeLeaves = std::function<bool(Range, float*)>;
+
     /// Forward, loss, backward: leaves in "gradients" the gradient of the mean loss over
     /// `mean_over` samples (0: over input.batch), updates the running statistics, returns sums
     /// over this batch. REQUIRES: training, input.batch == options.batch.
-    LossSums train(const StepInput& input, int64_t mean_over = 0, const RangeDone& done = {});
+    LossSums train(const StepInput& input, int64_t mean_over = 0, const RangeDone& done = {},
+                   const RangeLeaves& leaves = {});
 
     /// Forward and loss with the running statistics over the first input.batch <= options.batch
     /// samples; images must hold options.batch. With `reload` false the weights are those of the
@@ -90,7 +97,8 @@ class Executor {
 
   private:
     struct Plan;
-    LossSums train_own(const StepInput& input, int64_t mean_over, const RangeDone& done);
+    LossSums train_own(const StepInput& input, int64_t mean_over, const RangeDone& done,
+                       const RangeLeaves& leaves);
     std::optional<std::string> own_first_not_finite() const;
 
     int64_t batch_;

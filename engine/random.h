@@ -25,9 +25,7 @@ class Random {
     uint64_t next() { return mix(state_ += increment); }
 
     /// Uniform in [0, n); n > 0.
-    uint64_t below(uint64_t n) {
-        return static_cast<uint64_t>((static_cast<Wide>(next()) * n) >> 64);
-    }
+    uint64_t below(uint64_t n) { return below_of(next(), n); }
 
     /// Uniform in [0, 1), in steps of 2^-53.
     double uniform() { return uniform_of(next()); }
@@ -39,12 +37,16 @@ class Random {
     }
 
     // The stream taken apart, for code that wants any number of it at once: the state after one
-    // more part of a key, the number `index` of a stream, and what uniform() makes of a number.
+    // more part of a key, the number `index` of a stream, and what below() and uniform() make of a
+    // number.
     TRAINER_HOST_DEVICE static uint64_t absorb(uint64_t state, uint64_t part) {
         return mix(state + increment) ^ mix(part + 1);
     }
     TRAINER_HOST_DEVICE static uint64_t number_at(uint64_t state, uint64_t index) {
         return mix(state + (index + 1) * increment);
+    }
+    TRAINER_HOST_DEVICE static uint64_t below_of(uint64_t number, uint64_t n) {
+        return static_cast<uint64_t>((static_cast<Wide>(number) * n) >> 64);
     }
     TRAINER_HOST_DEVICE static double uniform_of(uint64_t number) {
         return static_cast<double>(number >> 11) * 0x1p-53;

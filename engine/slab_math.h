@@ -7,9 +7,9 @@
 
 namespace trainer {
 
-/// Every function takes pointers into slabs of Backend::allocate_slabs and lines up work on `count`
-/// elements, in order; wait() waits for it. Called between steps. Throws Error where the device
-/// fails.
+/// Every function takes pointers into slabs of Backend::allocate_slabs or DeviceExchange, and lines
+/// up work on `count` elements, in order; wait() waits for it. Called between steps. Throws Error
+/// where the device fails.
 class SlabMath {
   public:
     virtual ~SlabMath() = default;
@@ -20,6 +20,19 @@ class SlabMath {
                         const float* gradients, int64_t count) = 0;
     virtual void update(const LarsUpdate<float>& update, float* weights, float* velocity,
                         const float* gradients, int64_t count) = 0;
+
+    /// Steps of local rules: from `base` with the gradients (taken at `weights`) to `weights`.
+    virtual void local(const LocalSgdUpdate& update, float* weights, const float* base,
+                       const float* gradients, int64_t count) = 0;
+    virtual void local(const LocalDcUpdate& update, float* weights, const float* base,
+                       const float* gradients, int64_t count) = 0;
+    virtual void local(const LocalGluUpdate& update, float* weights, const float* base,
+                       const float* gradients, const float* global, int64_t count) = 0;
+    virtual void local(const LocalMomentumUpdate& update, float* weights, const float* base,
+                       const float* gradients, const float* before, float* velocity,
+                       int64_t count) = 0;
+    virtual void local(const GlobalGradientUpdate& update, float* global, float* pulled,
+                       const float* incoming, int64_t count) = 0;
 
     /// Of the squares in double, in an order that depends on `count` alone. Waits.
     virtual double sum_of_squares(const float* values, int64_t count) = 0;

@@ -64,6 +64,9 @@ StepInput Team::input_of(int member) const {
     const Range mine = part(member);
     StepInput input = input_;
     input.images += mine.first * image_elements_;
+    // Of another size the next batch is another team's, who go by its number.
+    if (input.next_images != nullptr)
+        input.next_images += mine.first * image_elements_;
     input.labels += mine.first;
     input.first_sample += mine.first;
     input.batch = mine.count;
@@ -76,6 +79,7 @@ void Team::run(const std::function<void(int member)>& work) {
 }
 
 LossSums Team::train(const StepInput& input, int64_t mean_over, const Train& own) {
+    check(input.kept == nullptr, "the devices of a team keep no images");
     input_ = input;
     mean_over_ = mean_over;
     own_ = &own;

@@ -15,6 +15,7 @@
 
 #include "comm/link.h"
 #include "engine/arena.h"
+#include "engine/device_exchange.h"
 #include "engine/lanes.h"
 #include "optim/codec.h"
 #include "optim/local_rule.h"
@@ -45,9 +46,12 @@ class Exchange final : public NextWeights {
     static std::vector<std::string> slabs(const ExchangeOptions& options, const TensorTable& table,
                                           const Optimizer& optimizer);
 
-    /// All but the options outlive the exchange. Throws UsageError for options that cannot be.
+    /// All but the options outlive the exchange. `device`, of the arena, encodes and makes local
+    /// steps where the gradients are computed; nullptr: this does. Throws UsageError for options
+    /// that cannot be.
     Exchange(const ExchangeOptions& options, Link& link, const ParameterArena& arena,
-             const Optimizer& optimizer, LaneTeam& lanes);
+             const Optimizer& optimizer, LaneTeam& lanes,
+             std::shared_ptr<DeviceExchange> device = nullptr);
 
     /// Asks again for a pull that was pending.
     void start(const ExchangeState& state) override;
@@ -57,9 +61,11 @@ class Exchange final : public NextWeights {
     /// REQUIRES: the schedule is synchronous.
     void skip_to(int64_t step) { state_.step = step; }
 
+    bool range_leaves(Range range, float* gradients, float factor) override;
     /// Pushes the gradients where step state().step does.
     void range_done(Range range) override;
     void finish() override;
+    void fetch_slabs() const override;
 
     /// Time that the last finish() was blocked, in seconds, and in total because max_inflight was
     /// reached.
@@ -77,20 +83,29 @@ class Exchange final : public NextWeights {
     struct RangePlan {
         Range range;
         std::vector<Part> parts;
+        std::optional<size_t> on_device;  // as DeviceExchange::prepare numbers it
     };
+    // What leaves of a step's gradients.
+    enum class Push { nothing, slab, exact, flushed, encoded };
     // Memory that one step's pushes leave from.
     struct Outbox {
         Memory memory;
         std::vector<Ticket> tickets;
     };
 
-    const RangePlan& plan_of(Range range);
+    Push push_of(const StepActions& actions) const;
+    size_t prepared(Range range, Push push);
+    LocalSlabs device_slabs() const;
+    RangePlan& plan_of(Range range);
     void push_raw(Range range, std::string_view slab_name);
-    void push_exact_late(Range range);
+    void fill_outbox(Range range, bool flushes);
+    void encode(Range range);
     void push_encoded(Range range);
     Outbox& outbox() { return outboxes_[static_cast<size_t>(state_.step) % outboxes_.size()]; }
     void clear(Outbox& box);
     void local_step(const StepActions& actions);
+    void local_step_on_device();
+    std::vector<std::string_view> device_slab_names() const;
     void timed_wait(const Ticket& ticket, double& total);
 
     ExchangeOptions options_;
@@ -103,6 +118,16 @@ class Exchange final : public NextWeights {
     std::vector<Outbox> outboxes_;
     std::vector<Ticket> direct_;  // pushes of this step that leave from a slab itself
     std::vector<RangePlan> plans_;
+    std::shared_ptr<DeviceExchange> device_;
+    // Of whole ranges as floats, with the residual or without: as prepared.
+    struct FloatPlan {
+        Range range;
+        bool flushes;
+        size_t on_device;
+    };
+    std::vector<FloatPlan> float_plans_;
+    float* device_gradients_ = nullptr;  // of this step, where the device has them
+    bool weights_on_device_ = false;     // newer than the arena's
     std::optional<Ticket> pending_;
     ExchangeState state_;
     double waited_ = 0;

@@ -13,15 +13,17 @@ class LocalGlu final : public LocalRule {
         : LocalRule(options, table, true, false) {}
 
   protected:
-    void update(const ParameterArena& arena, Part part, const float* base, bool,
-                float lr) const override {
-        float* weights = arena.slab<float>(slab::weights).data();
-        const float* gradients = arena.slab<float>(slab::gradients).data();
-        const float* global = arena.slab<float>(slab::global_gradient).data();
+    void update(const LocalSlabs& slabs, Part part, const float* base, bool, float lr,
+                SlabMath* device) const override {
         const LocalGluUpdate next{lr, part.decay, static_cast<float>(options_.alpha),
                                   static_cast<float>(options_.beta)};
+        if (const int64_t at = part.range.first; device != nullptr) {
+            device->local(next, slabs.weights + at, base + at, slabs.gradients + at,
+                          slabs.global_gradient + at, part.range.count);
+            return;
+        }
         for (int64_t i = part.range.first; i < part.range.end(); ++i)
-            weights[i] = next(base[i], gradients[i], global[i]);
+            slabs.weights[i] = next(base[i], slabs.gradients[i], slabs.global_gradient[i]);
     }
 };
 

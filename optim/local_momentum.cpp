@@ -13,16 +13,17 @@ class LocalMomentum final : public LocalRule {
         : LocalRule(options, table, options.seeded, true) {}
 
   protected:
-    void update(const ParameterArena& arena, Part part, const float* base, bool pulled,
-                float lr) const override {
-        float* weights = arena.slab<float>(slab::weights).data();
-        const float* gradients = arena.slab<float>(slab::gradients).data();
-        float* velocity = arena.slab<float>(slab::local_momentum).data();
-        const float* before =
-            pulled && options_.seeded ? arena.slab<float>(slab::global_gradient).data() : velocity;
+    void update(const LocalSlabs& slabs, Part part, const float* base, bool pulled, float lr,
+                SlabMath* device) const override {
+        const float* before = pulled && options_.seeded ? slabs.global_gradient : slabs.momentum;
         const LocalMomentumUpdate next{lr, part.decay, static_cast<float>(options_.momentum)};
+        if (const int64_t at = part.range.first; device != nullptr) {
+            device->local(next, slabs.weights + at, base + at, slabs.gradients + at, before + at,
+                          slabs.momentum + at, part.range.count);
+            return;
+        }
         for (int64_t i = part.range.first; i < part.range.end(); ++i)
-            weights[i] = next(base[i], gradients[i], before[i], velocity[i]);
+            slabs.weights[i] = next(base[i], slabs.gradients[i], before[i], slabs.momentum[i]);
     }
 };
 

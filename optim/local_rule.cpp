@@ -48,30 +48,38 @@ void LocalRule::start(const ParameterArena& arena) const {
 namespace {
 
 // ĝ <- (P_old - P_new) / Ση; P <- P_new.
-void take_global_gradient(const ParameterArena& arena, Range range, double lr_sum) {
-    const float* incoming = arena.slab<float>(slab::incoming).data();
-    float* pulled = arena.slab<float>(slab::pulled).data();
-    float* global = arena.slab<float>(slab::global_gradient).data();
-    const auto factor = static_cast<float>(lr_sum > 0 ? 1 / lr_sum : 0);
-    for (int64_t i = range.first; i < range.end(); ++i) {
-        global[i] = (pulled[i] - incoming[i]) * factor;
-        pulled[i] = incoming[i];
+void take_global_gradient(const LocalSlabs& slabs, Range range, double lr_sum, SlabMath* device) {
+    const GlobalGradientUpdate take{static_cast<float>(lr_sum > 0 ? 1 / lr_sum : 0)};
+    if (device != nullptr) {
+        device->local(take, slabs.global_gradient + range.first, slabs.pulled + range.first,
+                      slabs.incoming + range.first, range.count);
+        return;
     }
+    for (int64_t i = range.first; i < range.end(); ++i)
+        take(slabs.global_gradient[i], slabs.pulled[i], slabs.incoming[i]);
 }
 
 }  // namespace
 
-void LocalRule::step(const ParameterArena& arena, Range range, bool pulled, double lr,
-                     double lr_sum) const {
+LocalSlabs LocalSlabs::of(const ParameterArena& arena) {
+    const auto find = [&](std::string_view name) {
+        return arena.has_slab(name) ? arena.slab<float>(name).data() : nullptr;
+    };
+    return {find(slab::weights), find(slab::gradients),       find(slab::incoming),
+            find(slab::pulled),  find(slab::global_gradient), find(slab::local_momentum)};
+}
+
+void LocalRule::step(const LocalSlabs& slabs, Range range, bool pulled, double lr, double lr_sum,
+                     SlabMath* device) const {
     if (pulled && uses_global_gradient_)
-        take_global_gradient(arena, range, lr_sum);
-    const float* base = arena.slab<float>(pulled ? slab::incoming : slab::weights).data();
+        take_global_gradient(slabs, range, lr_sum, device);
+    const float* base = pulled ? slabs.incoming : slabs.weights;
     for (const Part& whole : parts_) {
         const int64_t first = std::max(whole.range.first, range.first);
         const int64_t end = std::min(whole.range.end(), range.end());
         if (first < end)
-            update(arena, {{first, end - first}, whole.decay}, base, pulled,
-                   static_cast<float>(lr));
+            update(slabs, {{first, end - first}, whole.decay}, base, pulled, static_cast<float>(lr),
+                   device);
     }
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/arena.h"
+#include "engine/slab_math.h"
 
 namespace trainer {
 
@@ -39,6 +40,19 @@ struct LocalRuleOptions {
     std::vector<std::string> frozen{};  ///< tensors whose names start so are never changed
 };
 
+/// The slabs that a rule works on, of an arena or as a device has them; nullptr where there is
+/// none.
+struct LocalSlabs {
+    float* weights = nullptr;
+    const float* gradients = nullptr;
+    const float* incoming = nullptr;
+    float* pulled = nullptr;
+    float* global_gradient = nullptr;
+    float* momentum = nullptr;
+
+    static LocalSlabs of(const ParameterArena& arena);
+};
+
 class LocalRule {
   public:
     virtual ~LocalRule() = default;
@@ -53,7 +67,12 @@ class LocalRule {
     /// else "weights". `lr` is η_loc. `lr_sum` is the sum of the servers' rates over the steps
     /// between the last two pulls (only read where `pulled`).
     void step(const ParameterArena& arena, Range range, bool pulled, double lr,
-              double lr_sum) const;
+              double lr_sum) const {
+        step(LocalSlabs::of(arena), range, pulled, lr, lr_sum, nullptr);
+    }
+    /// The same on slabs that are at home on a device, by its arithmetic: lined up there.
+    void step(const LocalSlabs& slabs, Range range, bool pulled, double lr, double lr_sum,
+              SlabMath* device) const;
 
   protected:
     LocalRule(const LocalRuleOptions& options, const TensorTable& table, bool uses_global_gradient,
@@ -64,8 +83,8 @@ class LocalRule {
         Range range;
         float decay;
     };
-    virtual void update(const ParameterArena& arena, Part part, const float* base, bool pulled,
-                        float lr) const = 0;
+    virtual void update(const LocalSlabs& slabs, Part part, const float* base, bool pulled,
+                        float lr, SlabMath* device) const = 0;
 
     LocalRuleOptions options_;
 

@@ -12,13 +12,16 @@ class LocalSgd final : public LocalRule {
         : LocalRule(options, table, false, false) {}
 
   protected:
-    void update(const ParameterArena& arena, Part part, const float* base, bool,
-                float lr) const override {
-        float* weights = arena.slab<float>(slab::weights).data();
-        const float* gradients = arena.slab<float>(slab::gradients).data();
+    void update(const LocalSlabs& slabs, Part part, const float* base, bool, float lr,
+                SlabMath* device) const override {
         const LocalSgdUpdate next{lr, part.decay};
+        if (const int64_t at = part.range.first; device != nullptr) {
+            device->local(next, slabs.weights + at, base + at, slabs.gradients + at,
+                          part.range.count);
+            return;
+        }
         for (int64_t i = part.range.first; i < part.range.end(); ++i)
-            weights[i] = next(base[i], gradients[i]);
+            slabs.weights[i] = next(base[i], slabs.gradients[i]);
     }
 };
 

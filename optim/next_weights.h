@@ -28,11 +28,21 @@ class NextWeights {
     virtual void start(const ExchangeState& state) = 0;
     virtual ExchangeState state() const = 0;
 
+    /// Takes gradients of `range` that have been lined up on the device, times `factor`, from its
+    /// slab `gradients`; nullptr: zeros. False where they have to come to the arena's. Either way
+    /// range_done() is called once they are there, or may be waited for.
+    virtual bool range_leaves(Range /*range*/, float* /*gradients*/, float /*factor*/) {
+        return false;
+    }
+
     /// Gradients of `range` (whole tensors) are final.
     virtual void range_done(Range range) = 0;
 
     /// Ends step state().step: waits for what it must, and makes the next weights.
     virtual void finish() = 0;
+
+    /// Brings slabs home that a device has newer: to be called before the arena's are read.
+    virtual void fetch_slabs() const {}
 };
 
 }  // namespace trainer

@@ -24,6 +24,9 @@ Worker::Worker(const WorkerParts& parts, const WorkerOptions& options)
     // Clipping takes the whole gradient before any of it leaves.
     if (parts_.exchange != nullptr && !clipper_.active())
         range_done_ = [this](Range range) { range_done(range); };
+    range_leaves_ = [this](Range range, float* gradients) {
+        return taken_ = parts_.exchange->range_leaves(range, gradients, gradient_factor_);
+    };
     executor_for(parts.loader.options().batch);
 }
 
@@ -68,13 +71,20 @@ LossSums Worker::compute_gradients(const Batch& batch) {
         return {};
     }
     Executor& executor = executor_for(batch.size);
+    const Batch* const after = parts_.loader.peek();
     const StepInput input{.images = batch.images,
                           .labels = batch.labels,
                           .batch = batch.size,
                           .seed = options_.seed,
                           .step = steps_,
-                          .first_sample = batch.first_sample};
-    const LossSums sums = executor.train(input, mean_over, range_done_);
+                          .first_sample = batch.first_sample,
+                          .kept = parts_.kept,
+                          .indices = batch.indices,
+                          .epoch = batch.epoch,
+                          .images_id = batch.id,
+                          .next_images = after != nullptr ? after->images : nullptr,
+                          .next_images_id = after != nullptr ? after->id : 0};
+    const LossSums sums = executor.train(input, mean_over, range_done_, range_leaves_);
     if (!std::isfinite(sums.loss))
         stop_not_finite(executor, sums.loss);
     if (!range_done_ && gradient_factor_ != 1)
@@ -85,8 +95,10 @@ LossSums Worker::compute_gradients(const Batch& batch) {
 void Worker::give_nothing() {
     std::ranges::fill(parts_.parameters.slab<float>(slab::gradients), 0.0F);
     if (range_done_)
-        for (const Range range : executor().ranges())
+        for (const Range range : executor().ranges()) {
+            taken_ = parts_.exchange->range_leaves(range, nullptr, 1);
             range_done_(range);
+        }
 }
 
 void Worker::scale(Range range) const {
@@ -96,7 +108,7 @@ void Worker::scale(Range range) const {
 }
 
 void Worker::range_done(Range range) {
-    if (gradient_factor_ != 1)
+    if (gradient_factor_ != 1 && !taken_)
         scale(range);
     parts_.exchange->range_done(range);
 }

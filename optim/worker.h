@@ -39,6 +39,8 @@ struct WorkerParts {
     /// What makes the next weights of the gradients; nullptr: the optimizer, at once, on the
     /// backend's device. The parameters are at home there (SlabHome), with servers on the host.
     NextWeights* exchange = nullptr;
+    /// The images of the loader's data set, where the backend keeps them.
+    const DeviceImages* kept = nullptr;
 };
 
 class Worker {
@@ -84,8 +86,10 @@ class Worker {
     GradientClipper clipper_;
     std::vector<SizedExecutor> executors_;
     std::function<void(Lane&)> update_work_, clip_work_;  // made once: to make one allocates
+    Executor::RangeLeaves range_leaves_;                  // likewise
     Executor::RangeDone range_done_;                      // empty: nobody wants to know
-    float gradient_factor_ = 1;                           // of this step, applied before a push
+    bool taken_ = false;         // gradients of this step, by the exchange, from the device
+    float gradient_factor_ = 1;  // of this step, applied before a push
     int64_t steps_ = 0;
     double lr_ = 0;
 };

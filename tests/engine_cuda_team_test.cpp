@@ -1,6 +1,7 @@
 // Several GPUs: those of one worker, which share a batch, and those of several, which sum slabs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -151,6 +152,34 @@ TEST_P(CudaTeam, gives_the_same_bits_twice) {
             ASSERT_EQ(first.values(first.statistics, slab::weights),
                       second.values(second.statistics, slab::weights));
         }
+    }
+}
+
+// Each takes its part of the images of the step after, and then reads them no more.
+TEST_P(CudaTeam, fetches_images_ahead) {
+    TRAINER_NEEDS_GPUS(GetParam());
+    constexpr int64_t batch = 11;
+    Training plain(small_network(), {.gpus = GetParam()}, SlabHome::host, batch);
+    Training ahead(small_network(), {.gpus = GetParam()}, SlabHome::host, batch);
+    golden::Batch now = golden::make_batch(0, batch, image_size, classes);
+    for (uint64_t step = 0; step < 4; ++step) {
+        const golden::Batch after = golden::make_batch(step + 1, batch, image_size, classes);
+        if (step > 0)
+            std::ranges::fill(now.images, std::nanf(""));
+        const LossSums sums = ahead.executor.train({.images = now.images.data(),
+                                                    .labels = now.labels.data(),
+                                                    .batch = batch,
+                                                    .seed = 3,
+                                                    .step = static_cast<int64_t>(step),
+                                                    .images_id = step + 1,
+                                                    .next_images = after.images.data(),
+                                                    .next_images_id = step + 2});
+        EXPECT_EQ(plain.step(step), sums) << "step " << step;
+        ASSERT_EQ(plain.values(plain.parameters, slab::gradients),
+                  ahead.values(ahead.parameters, slab::gradients));
+        std::ranges::copy(plain.parameters.slab<float>(slab::weights),
+                          ahead.parameters.slab<float>(slab::weights).begin());
+        now = after;
     }
 }
 

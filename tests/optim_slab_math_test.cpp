@@ -2,11 +2,13 @@
 // plain loops, which have to give what the optimizers' own give.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/random.h"
 #include "models/models.h"
 #include "optim/clip.h"
+#include "optim/local_rule.h"
 #include "optim/sgd.h"
 #include "optim/update.h"
 
@@ -27,14 +29,44 @@ class Loops final : public SlabMath {
                 const float* gradients, int64_t count) override {
         run(update, weights, velocity, gradients, count);
     }
+    void local(const LocalSgdUpdate& update, float* weights, const float* base,
+               const float* gradients, int64_t count) override {
+        for (int64_t i = 0; i < count; ++i)
+            weights[i] = update(base[i], gradients[i]);
+        worked_on(count);
+    }
+    void local(const LocalDcUpdate& update, float* weights, const float* base,
+               const float* gradients, int64_t count) override {
+        for (int64_t i = 0; i < count; ++i)
+            weights[i] = update(base[i], gradients[i], weights[i]);
+        worked_on(count);
+    }
+    void local(const LocalGluUpdate& update, float* weights, const float* base,
+               const float* gradients, const float* global, int64_t count) override {
+        for (int64_t i = 0; i < count; ++i)
+            weights[i] = update(base[i], gradients[i], global[i]);
+        worked_on(count);
+    }
+    void local(const LocalMomentumUpdate& update, float* weights, const float* base,
+               const float* gradients, const float* before, float* velocity,
+               int64_t count) override {
+        for (int64_t i = 0; i < count; ++i)
+            weights[i] = update(base[i], gradients[i], before[i], velocity[i]);
+        worked_on(count);
+    }
+    void local(const GlobalGradientUpdate& update, float* global, float* pulled,
+               const float* incoming, int64_t count) override {
+        for (int64_t i = 0; i < count; ++i)
+            update(global[i], pulled[i], incoming[i]);
+        worked_on(count);
+    }
     double sum_of_squares(const float* values, int64_t count) override {
         return trainer::sum_of_squares(values, count);
     }
     void scale(float* values, float factor, int64_t count) override {
         for (int64_t i = 0; i < count; ++i)
             values[i] *= factor;
-        elements += count;
-        waited = false;
+        worked_on(count);
     }
     void wait() override { waited = true; }
 
@@ -46,6 +78,9 @@ class Loops final : public SlabMath {
     void run(const Update& update, float* weights, float* velocity, const float* gradients,
              int64_t count) {
         update_elements(update, weights, velocity, gradients, count);
+        worked_on(count);
+    }
+    void worked_on(int64_t count) {
         elements += count;
         waited = false;
     }
@@ -93,6 +128,42 @@ TEST(SlabMathOptimizer, UpdatesAllThatTheProcessorDoesAndWaits) {
                     frozen += tensor.size();
             EXPECT_EQ(device.elements, 2 * (table.size() - frozen));
         }
+}
+
+TEST(SlabMathLocalRule, StepsAsTheProcessorDoes) {
+    TensorTable table;
+    table.add("a", {30, 7}, true, {});
+    table.add("b", {30}, false, {});
+    table.add("c", {5}, true, {});
+    for (const char* name : {"sgd", "dc", "glu", "momentum"}) {
+        SCOPED_TRACE(name);
+        const auto rule = make_local_rule({.rule = name,
+                                           .weight_decay = 1e-3,
+                                           .decay_bn_bias = false,
+                                           .seeded = true,
+                                           .frozen = {"c"}},
+                                          table);
+        std::vector<std::string> names = rule->slabs();
+        names.insert(names.end(), {"weights", "gradients", "incoming"});
+        const ParameterArena expected(table, DType::f32, names), arena(table, DType::f32, names);
+        Random random{2};
+        for (const std::string& slab : names)
+            for (int64_t i = 0; i < table.size(); ++i)
+                expected.slab<float>(slab)[static_cast<size_t>(i)] =
+                    arena.slab<float>(slab)[static_cast<size_t>(i)] =
+                        static_cast<float>(random.normal());
+        Loops device;
+        for (const bool pulled : {false, true}) {
+            rule->step(expected, {0, table.size()}, pulled, 0.1, 0.3);
+            rule->step(LocalSlabs::of(arena), {0, table.size()}, pulled, 0.1, 0.3, &device);
+        }
+        for (const std::string& slab : names)
+            EXPECT_TRUE(std::ranges::equal(arena.slab<float>(slab), expected.slab<float>(slab)))
+                << slab;
+        EXPECT_FALSE(device.waited);
+        const bool takes_global = arena.has_slab("global_gradient");
+        EXPECT_EQ(device.elements, 2 * (table.size() - 5) + (takes_global ? table.size() : 0));
+    }
 }
 
 TEST(SlabMathOptimizer, ClipsAsTheProcessorDoes) {

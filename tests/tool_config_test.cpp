@@ -66,6 +66,7 @@ worker:
 cuda:
   tf32: false
   graphs: true
+  keep_images: true
 model:
   name: resnet20
   num_classes: 10
@@ -176,7 +177,7 @@ deterministic: false
 threads: 7
 cpu: {winograd: false}
 worker: {gpus: 2}
-cuda: {tf32: true, graphs: false}
+cuda: {tf32: true, graphs: false, keep_images: false}
 model: {name: vgg16_bn, num_classes: 1000, init: "a dir/model #1: \"x\".safetensors",
         freeze: [features.0., "classifier"], zero_last_gamma: true}
 data:

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "engine/checkpoint.h"
+#include "engine/cuda/plugin.h"
 #include "models/models.h"
 #include "tests/gpu.h"
 
@@ -106,10 +107,11 @@ TEST_F(CudaProgram, SaysWhatIsWrongWithThePlugin) {
     expect_refusal(driver("90", "TRAINER_CUDA_ENGINE=" + other), "cuda",
                    other + " is no CUDA engine");
     const std::string old = fakes + "/libother_build.so";
+    const uint32_t version = cuda::plugin_version;
     expect_refusal(driver("90", "TRAINER_CUDA_ENGINE=" + old), "cuda",
-                   old +
-                       " is of another build of this program (interface 1001, expected 1); build "
-                       "both from the same sources");
+                   old + " is of another build of this program (interface " +
+                       std::to_string(version + 1000) + ", expected " + std::to_string(version) +
+                       "); build both from the same sources");
 }
 
 TEST_F(CudaProgram, SaysThatTheGpuIsTooOld) {
@@ -173,6 +175,24 @@ TEST_P(CudaVariant, GivesTheWeightsOfTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, CudaVariant, testing::Values("ssgd", "ssdsgd", "cdsgd"),
                          [](const auto& variant) { return std::string(variant.param); });
+
+// What the device alone holds between steps, residuals and a local rule's slabs, is in checkpoints.
+TEST_F(CudaProgram, GoesOnAsIfItHadNotStopped) {
+    TRAINER_NEEDS_GPU();
+    const auto weights = [&](const std::string& dir, const std::string& more) {
+        const Outcome outcome =
+            run("",
+                "--set device=cuda --set distributed.variant=cdsgd --set distributed.workers=2 "
+                "--set distributed.servers=1 --set distributed.warmup_steps=2 --set "
+                "distributed.local.rule=momentum --set data.batch_size=64 --set log.dir=" +
+                    dir + " --set checkpoint.dir=" + dir + more);
+        EXPECT_EQ(outcome.code, 0) << outcome.text;
+        return weights_of(root_ / dir);
+    };
+    const std::vector<float> whole = weights("whole", " --set train.max_steps=16");
+    weights("parts", " --set train.max_steps=9");
+    EXPECT_EQ(weights("parts", " --set train.max_steps=16 --set checkpoint.resume=auto"), whole);
+}
 
 TEST_F(CudaProgram, TrainsAloneAsTheCpuDoesAndTwiceTheSame) {
     TRAINER_NEEDS_GPU();

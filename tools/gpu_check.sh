@@ -62,7 +62,7 @@ if ! cmake -S . -B $build "${generator[@]}" "${deps[@]}" -DCMAKE_BUILD_TYPE=Rele
     exit 1
 fi
 targets=(trainer engine_cuda bench_step engine_cuda_test engine_cuda_network_test engine_cuda_team_test
-    engine_elementwise_test models_gradients_test tool_cuda_test)
+    engine_elementwise_test models_gradients_test optim_cuda_test tool_cuda_test)
 if ! cmake --build $build -j "$(nproc)" --target "${targets[@]}" >"$results/build.log" 2>&1; then
     tail -n 40 "$results/build.log" >&2
     exit 1
@@ -74,6 +74,7 @@ check "every layer against the reference" $build/tests/engine_cuda_test
 check "whole steps, graphs, ranges, errors" $build/tests/engine_cuda_network_test
 check "golden gradients of five models" $build/tests/models_gradients_test --gtest_filter='*OnGpu*'
 check "arithmetic as on the processor" $build/tests/engine_elementwise_test
+check "codecs, local rules, images kept" $build/tests/optim_cuda_test
 check "variants, refusals" $build/tests/tool_cuda_test
 gpus=$(nvidia-smi --list-gpus | wc -l)
 if ! grep -q '^doctor: NCCL  *[0-9]' "$results/doctor.txt"; then

@@ -57,6 +57,7 @@ Context::Context(const CudaOptions& options) : options_(options) {
     managed_ = properties.managedMemory != 0 && properties.concurrentManagedAccess != 0;
     TRAINER_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     TRAINER_CUDA(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking));
+    TRAINER_CUDA(cudaStreamCreateWithFlags(&input_stream_, cudaStreamNonBlocking));
 }
 
 // What fails here fails because the device has failed before, which has been told.
@@ -69,10 +70,9 @@ Context::~Context() {
         static_cast<void>(cudnnDestroy(cudnn_));
     if (cublas_ != nullptr)
         static_cast<void>(cublasLtDestroy(cublas_));
-    if (copy_stream_ != nullptr)
-        static_cast<void>(cudaStreamDestroy(copy_stream_));
-    if (stream_ != nullptr)
-        static_cast<void>(cudaStreamDestroy(stream_));
+    for (const cudaStream_t stream : {input_stream_, copy_stream_, stream_})
+        if (stream != nullptr)
+            static_cast<void>(cudaStreamDestroy(stream));
 }
 
 void Context::use() const {
@@ -240,6 +240,13 @@ float* Context::on_device(const ParameterArena& arena) {
     if (copy.bytes != bytes)  // none yet, or that of an arena that lay here before
         copy = allocate(bytes);
     return reinterpret_cast<float*>(copy.data.get());
+}
+
+void Context::keep_copy(const ParameterArena& arena, bool keep) {
+    if (keep)
+        kept_copies_.insert(arena.address(slab::weights));
+    else
+        kept_copies_.erase(arena.address(slab::weights));
 }
 
 void Context::set_step(const StepInput* step, const StepState* state) {

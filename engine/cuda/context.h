@@ -9,6 +9,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,6 @@ class Algorithms;
 
 /// Of one executor: where the device finds what its step works on.
 struct StepState {
-    float* images = nullptr;  ///< [batch, channels, height, width]
     const StepConstants* constants = nullptr;
     const int32_t* labels = nullptr;  ///< [batch]
     LossSums* sums = nullptr;         ///< memory of the host, which the device writes
@@ -55,7 +55,8 @@ class Context {
     Buffer layout(const Network& network, const Node& node) const;
 
     cudaStream_t stream() const { return stream_; }
-    cudaStream_t copy_stream() const { return copy_stream_; }
+    cudaStream_t copy_stream() const { return copy_stream_; }    ///< to the host
+    cudaStream_t input_stream() const { return input_stream_; }  ///< from the host, ahead of steps
     /// Of the GPUs that compute one batch together; nullptr: this one alone.
     Communicator* team() const { return team_.get(); }
     void set_team(std::unique_ptr<Communicator> team) { team_ = std::move(team); }
@@ -89,6 +90,12 @@ class Context {
     /// Whether on_device() is a copy.
     static bool is_copied(const ParameterArena& arena);
 
+    /// Whether the copy of an arena's weights is newer than they are, and steps take it as it is.
+    void keep_copy(const ParameterArena& arena, bool keep);
+    bool keeps_copy(const ParameterArena& arena) const {
+        return kept_copies_.contains(arena.address(slab::weights));
+    }
+
     /// The state of the executor whose operations have that StepInput.
     void set_step(const StepInput* step, const StepState* state);
     const StepState& step_of(const StepInput* step) const;
@@ -99,7 +106,7 @@ class Context {
     CudaOptions options_;
     std::string name_;
     bool managed_ = false;
-    cudaStream_t stream_ = nullptr, copy_stream_ = nullptr;
+    cudaStream_t stream_ = nullptr, copy_stream_ = nullptr, input_stream_ = nullptr;
     cudnnHandle_t cudnn_ = nullptr;
     cublasLtHandle_t cublas_ = nullptr;
     std::unique_ptr<Communicator> team_;
@@ -107,6 +114,7 @@ class Context {
     Memory workspace_, counters_;
     std::vector<Memory> sums_;  // the last is the largest; graphs may hold the others
     std::map<const std::byte*, Memory> copies_;  // by the slab's address
+    std::set<const std::byte*> kept_copies_;     // likewise
     std::map<const StepInput*, const StepState*> steps_;
 };
 

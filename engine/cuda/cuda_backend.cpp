@@ -16,8 +16,7 @@ using Abandoned = std::shared_ptr<std::atomic<bool>>;
 class CudaBackend final : public Backend {
   public:
     explicit CudaBackend(const CudaOptions& options)
-        : context_(options),
-          slab_math_(context_.has_managed_memory() ? make_slab_math(context_) : nullptr) {}
+        : context_(options), slab_math_(make_slab_math(context_)) {}
 
     /// Makes this the first of those GPUs.
     void lead(std::vector<std::unique_ptr<Backend>> followers);
@@ -64,11 +63,21 @@ class CudaBackend final : public Backend {
     }
     bool sums_gradients(Kind kind) const override { return kind == Kind::batch_norm; }
 
+    std::unique_ptr<DeviceImages> keep_images(const ImageSet& set) override {
+        context_.use();
+        return cuda::keep_images(context_, set);
+    }
     std::unique_ptr<DeviceSteps> make_steps(const DeviceStepsOptions& options) override {
         context_.use();
         return cuda::make_steps(context_, options);
     }
-    SlabMath* slab_math() override { return slab_math_.get(); }
+    SlabMath* slab_math() override {
+        return context_.has_managed_memory() ? slab_math_.get() : nullptr;
+    }
+    std::shared_ptr<DeviceExchange> make_exchange(const ParameterArena& arena) override {
+        context_.use();
+        return cuda::make_exchange(context_, *slab_math_, arena);
+    }
 
     std::span<const std::unique_ptr<Backend>> followers() const override { return followers_; }
     void abandon_team() noexcept override {

@@ -39,9 +39,10 @@ bool has_cuda_device();
 /// REQUIRES: why_no_cuda() of some device is nullopt.
 std::optional<std::string> why_no_nccl();
 
-/// Zeroed memory of the host that GPUs copy from fast: what a step's images lie in best.
-/// REQUIRES: why_no_cuda() of some device is nullopt. Throws Error where there is too little.
-Memory allocate_for_cuda(size_t bytes);
+/// Zeroed memory of the host that GPUs copy from fast: what a step's images lie in best. No GPU but
+/// `device` is opened for it.
+/// REQUIRES: why_no_cuda(device) is nullopt. Throws Error where there is too little.
+Memory allocate_for_cuda(size_t bytes, int device);
 
 /// A backend with one lane on that GPU. Throws UsageError with why_no_cuda(), or where the GPU has
 /// not the precision; Error where the GPU fails.

@@ -10,7 +10,7 @@ class Input final : public CudaOperation {
   public:
     using CudaOperation::CudaOperation;
     void forward(Lane&) override {
-        line_up_input(context_.step_of(binding_.step).images, output(), context_.stream());
+        line_up_input(context_.step_of(binding_.step).constants, output(), context_.stream());
     }
     void backward(Lane&) override {}
 };

@@ -72,9 +72,10 @@ struct AddWork {
 
 // One thread a pixel: its channels lie apart in the image, together in the output.
 template <typename T>
-__global__ void input_kernel(const float* images, T* out, int64_t pixels, int64_t area,
+__global__ void input_kernel(const StepConstants* constants, T* out, int64_t pixels, int64_t area,
                              int channels, int stored) {
     constexpr int V = vector_size<T>;
+    const float* const images = constants->images;
     for (int64_t i = first_element(); i < pixels; i += element_stride()) {
         const float* const image = images + i / area * channels * area + i % area;
         for (int first = 0; first < stored; first += V) {
@@ -174,11 +175,11 @@ __global__ void bias_kernel(Tensor y, const float* bias) {
 
 }  // namespace
 
-void line_up_input(const float* images, const Tensor& out, cudaStream_t stream) {
+void line_up_input(const StepConstants* constants, const Tensor& out, cudaStream_t stream) {
     for_type(out.type, [&]<typename T>() {
         check(in_vectors<T>(out.stored), "an image is padded to whole vectors");
         input_kernel<<<blocks_for(out.rows()), threads_a_block, 0, stream>>>(
-            images, static_cast<T*>(out.data), out.rows(), out.height * out.width,
+            constants, static_cast<T*>(out.data), out.rows(), out.height * out.width,
             static_cast<int>(out.channels), static_cast<int>(out.stored));
     });
     check_launch("input");

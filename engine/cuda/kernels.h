@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "engine/backend.h"
+#include "engine/device_exchange.h"
 #include "engine/host_device.h"
 
 namespace trainer::cuda {
@@ -22,6 +23,7 @@ struct Bf16 {
 /// What a step's kernels read from the device's memory, since a recorded graph holds its arguments
 /// for good.
 struct StepConstants {
+    const float* images;  ///< [batch, channels, height, width], on the device
     uint64_t seed;
     int64_t step;
     int64_t first_sample;
@@ -44,8 +46,8 @@ struct Tensor {
 
 // --- elementwise.cu
 
-/// [n, c, h, w] floats to `out`, zero in the padding.
-void line_up_input(const float* images, const Tensor& out, cudaStream_t stream);
+/// The step's images to `out`, zero in the padding.
+void line_up_input(const StepConstants* constants, const Tensor& out, cudaStream_t stream);
 /// y = max(x, 0), a NaN stays one.
 void line_up_relu(const Tensor& x, const Tensor& y, cudaStream_t stream);
 /// dx = dy where y > 0 or is NaN, else 0.
@@ -182,6 +184,33 @@ void line_up_max_pool_gradient(const Tensor& dy, const uint8_t* winners, const T
 /// Means over planes, to rows of `channels`.
 void line_up_average_pool(const Tensor& x, const Tensor& y, cudaStream_t stream);
 void line_up_average_pool_gradient(const Tensor& dy, const Tensor& dx, cudaStream_t stream);
+
+// --- codes.cu
+
+/// Neighbouring elements of a segment whose codes a block makes.
+struct CodeRun {
+    static constexpr int64_t most = 2048;  ///< as ErrorFeedback measures them
+    int64_t first;                         ///< in slabs
+    int64_t codes_at;                      ///< in the outbox
+    int32_t count;
+    int32_t scale;   ///< index of its scale
+    int32_t begins;  ///< 1: the scale stands before its codes
+};
+/// A tensor whose threshold is measured: its runs, all of CodeRun::most but for the last.
+struct MeasuredTensor {
+    int64_t first;  ///< in slabs
+    int64_t size;
+    int64_t first_run;  ///< of all that are measured
+    int64_t scale;
+};
+
+/// e + g of each run: the runs' shares of the thresholds, then the thresholds.
+void line_up_thresholds(const MeasuredTensor* tensors, int64_t count, int64_t runs,
+                        const float* gradients, const float* residual, double* shares,
+                        float* scales, cudaStream_t stream);
+/// e <- e + g; codes; e <- e - what they say. `residual` may be nullptr for floats.
+void line_up_codes(DeviceCode code, const CodeRun* runs, int64_t count, const float* gradients,
+                   float* residual, const float* scales, std::byte* outbox, cudaStream_t stream);
 
 // --- loss.cu
 

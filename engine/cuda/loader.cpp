@@ -147,8 +147,8 @@ std::optional<std::string> why_no_nccl() {
     return message;
 }
 
-Memory allocate_for_cuda(size_t bytes) {
-    return open_plugin().table->allocate_pinned(bytes);
+Memory allocate_for_cuda(size_t bytes, int device) {
+    return open_plugin().table->allocate_pinned(bytes, device);
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {

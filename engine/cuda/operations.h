@@ -29,8 +29,19 @@ std::unique_ptr<DeviceSteps> make_steps(Context& context, const DeviceStepsOptio
 /// As Backend::join.
 std::unique_ptr<Collective> join_group(Context& context, const GroupOptions& options);
 
+/// As Backend::keep_images.
+std::unique_ptr<DeviceImages> keep_images(Context& context, const ImageSet& set);
+/// Lines up the making of a batch of kept images: `out`, floats [samples][channels][height][width],
+/// zeros from sample `batch` on. `indices` lie on the device.
+void line_up_kept(const DeviceImages& images, const int32_t* indices, int64_t epoch, int64_t batch,
+                  int64_t samples, float* out, cudaStream_t stream);
+
 /// As Backend::slab_math.
 std::unique_ptr<SlabMath> make_slab_math(Context& context);
+
+/// As Backend::make_exchange; `math` outlives it.
+std::shared_ptr<DeviceExchange> make_exchange(Context& context, SlabMath& math,
+                                              const ParameterArena& arena);
 
 /// What operations have in common.
 class CudaOperation : public Operation {

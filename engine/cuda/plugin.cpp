@@ -29,7 +29,8 @@ bool has_nccl(char* message, size_t size) {
     return !why;
 }
 
-Memory allocate_pinned(size_t bytes) {
+Memory allocate_pinned(size_t bytes, int device) {
+    TRAINER_CUDA(cudaSetDevice(device));  // else GPU 0 would be opened, too
     return Context::allocate_pinned(bytes);
 }
 

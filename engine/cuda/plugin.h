@@ -12,7 +12,7 @@
 namespace trainer::cuda {
 
 /// Counted up whenever the table, or an interface that crosses the border, changes.
-inline constexpr uint32_t plugin_version = 2;
+inline constexpr uint32_t plugin_version = 3;
 
 /// Sizes of the types that cross the border: other compilers or headers give another number.
 inline constexpr uint64_t plugin_layout = [] {
@@ -20,7 +20,7 @@ inline constexpr uint64_t plugin_layout = [] {
     for (const size_t size :
          {sizeof(Binding), sizeof(Buffer), sizeof(Node), sizeof(Network), sizeof(StepInput),
           sizeof(ParameterArena), sizeof(LossSums), sizeof(CudaOptions), sizeof(Memory),
-          sizeof(LaneTeam), sizeof(std::string), sizeof(GroupOptions)})
+          sizeof(LaneTeam), sizeof(std::string), sizeof(GroupOptions), sizeof(ImageSet)})
         hash = (hash ^ size) * 1099511628211U;
     return hash;
 }();
@@ -37,8 +37,8 @@ struct PluginTable {
     int (*device_count)(char* message, size_t size);
     /// Writes to `message` why GPUs cannot work together and returns false, or nothing.
     bool (*has_nccl)(char* message, size_t size);
-    /// Zeroed memory of the host that GPUs copy from fast. Throws Error.
-    Memory (*allocate_pinned)(size_t bytes);
+    /// Zeroed memory of the host that GPUs copy from fast, taken by way of that one. Throws Error.
+    Memory (*allocate_pinned)(size_t bytes, int device);
     /// A backend, deleted through its virtual destructor. Throws UsageError or Error.
     Backend* (*make)(const CudaOptions& options);
 };

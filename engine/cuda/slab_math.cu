@@ -14,6 +14,33 @@ __global__ void update_kernel(Update update, float* weights, float* velocity,
         update(weights[i], velocity[i], gradients[i]);
 }
 
+__global__ void local_sgd_kernel(LocalSgdUpdate update, float* weights, const float* base,
+                                 const float* gradients, int64_t count) {
+    for (int64_t i = first_element(); i < count; i += element_stride())
+        weights[i] = update(base[i], gradients[i]);
+}
+__global__ void local_dc_kernel(LocalDcUpdate update, float* weights, const float* base,
+                                const float* gradients, int64_t count) {
+    for (int64_t i = first_element(); i < count; i += element_stride())
+        weights[i] = update(base[i], gradients[i], weights[i]);
+}
+__global__ void local_glu_kernel(LocalGluUpdate update, float* weights, const float* base,
+                                 const float* gradients, const float* global, int64_t count) {
+    for (int64_t i = first_element(); i < count; i += element_stride())
+        weights[i] = update(base[i], gradients[i], global[i]);
+}
+__global__ void local_momentum_kernel(LocalMomentumUpdate update, float* weights, const float* base,
+                                      const float* gradients, const float* before, float* velocity,
+                                      int64_t count) {
+    for (int64_t i = first_element(); i < count; i += element_stride())
+        weights[i] = update(base[i], gradients[i], before[i], velocity[i]);
+}
+__global__ void global_gradient_kernel(GlobalGradientUpdate update, float* global, float* pulled,
+                                       const float* incoming, int64_t count) {
+    for (int64_t i = first_element(); i < count; i += element_stride())
+        update(global[i], pulled[i], incoming[i]);
+}
+
 __global__ void scale_kernel(float* values, float factor, int64_t count) {
     for (int64_t i = first_element(); i < count; i += element_stride())
         values[i] *= factor;
@@ -79,6 +106,43 @@ class CudaSlabMath final : public SlabMath {
     void update(const LarsUpdate<float>& update, float* weights, float* velocity,
                 const float* gradients, int64_t count) override {
         run(update, weights, velocity, gradients, count);
+    }
+
+    void local(const LocalSgdUpdate& update, float* weights, const float* base,
+               const float* gradients, int64_t count) override {
+        context_.use();
+        local_sgd_kernel<<<blocks_for(count), threads_a_block, 0, context_.stream()>>>(
+            update, weights, base, gradients, count);
+        check_launch("local rule sgd");
+    }
+    void local(const LocalDcUpdate& update, float* weights, const float* base,
+               const float* gradients, int64_t count) override {
+        context_.use();
+        local_dc_kernel<<<blocks_for(count), threads_a_block, 0, context_.stream()>>>(
+            update, weights, base, gradients, count);
+        check_launch("local rule dc");
+    }
+    void local(const LocalGluUpdate& update, float* weights, const float* base,
+               const float* gradients, const float* global, int64_t count) override {
+        context_.use();
+        local_glu_kernel<<<blocks_for(count), threads_a_block, 0, context_.stream()>>>(
+            update, weights, base, gradients, global, count);
+        check_launch("local rule glu");
+    }
+    void local(const LocalMomentumUpdate& update, float* weights, const float* base,
+               const float* gradients, const float* before, float* velocity,
+               int64_t count) override {
+        context_.use();
+        local_momentum_kernel<<<blocks_for(count), threads_a_block, 0, context_.stream()>>>(
+            update, weights, base, gradients, before, velocity, count);
+        check_launch("local rule momentum");
+    }
+    void local(const GlobalGradientUpdate& update, float* global, float* pulled,
+               const float* incoming, int64_t count) override {
+        context_.use();
+        global_gradient_kernel<<<blocks_for(count), threads_a_block, 0, context_.stream()>>>(
+            update, global, pulled, incoming, count);
+        check_launch("global gradient");
     }
 
     double sum_of_squares(const float* values, int64_t count) override {

@@ -8,29 +8,17 @@
 // A team of GPUs takes the first one's weights and statistics at the start of a step, and sums
 // gradients before they leave, all in the stream of what computes: so every GPU does it in the same
 // order.
+//
+// Images come by a third stream, those of a step while the one before it computes, to one of two
+// buffers; or they are made on the device of what is kept there.
 #include <cstring>
 
+#include "engine/cuda/event.h"
 #include "engine/cuda/operations.h"
 
 namespace trainer::cuda {
 
 namespace {
-
-class Event {
-  public:
-    Event() { TRAINER_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
-    ~Event() { static_cast<void>(cudaEventDestroy(event_)); }
-    Event(const Event&) = delete;
-    Event& operator=(const Event&) = delete;
-
-    void record(cudaStream_t stream) { TRAINER_CUDA(cudaEventRecord(event_, stream)); }
-    void hold_back(cudaStream_t stream) { TRAINER_CUDA(cudaStreamWaitEvent(stream, event_, 0)); }
-    void wait() { TRAINER_CUDA(cudaEventSynchronize(event_)); }
-    cudaEvent_t get() const { return event_; }
-
-  private:
-    cudaEvent_t event_ = nullptr;
-};
 
 // What a stream is given, recorded once and replayed. After some steps as they are, since libraries
 // load their kernels when they are first used.
@@ -127,22 +115,38 @@ class Steps final : public DeviceSteps {
     void take_slab_of_team(const ParameterArena& arena);
     void prefetch(const ParameterArena& arena);
 
-    // Constants, then labels, together in one copy.
+    void take_block(int64_t mean_over);
+    void take_images();
+    void fetch_next_images();
+    float* images(size_t which) const {
+        return reinterpret_cast<float*>(images_[which].data.get());
+    }
+    size_t images_bytes() const { return static_cast<size_t>(options_.batch) * image_bytes_; }
+
+    // Constants, then labels, then indices of kept images, together in one copy.
+    size_t labels_at() const { return sizeof(StepConstants); }
+    size_t indices_at() const {
+        return labels_at() + static_cast<size_t>(options_.batch) * sizeof(int32_t);
+    }
     size_t block_bytes() const {
-        return sizeof(StepConstants) + static_cast<size_t>(options_.batch) * sizeof(int32_t);
+        return indices_at() + static_cast<size_t>(options_.batch) * sizeof(int32_t);
     }
 
     Context& context_;
     DeviceStepsOptions options_;
     Communicator* team_;  // nullptr: this GPU has the whole batch
     size_t image_bytes_;
-    Memory images_, block_, sample_losses_, sample_hits_;  // of the device
-    Memory host_block_, host_sums_;                        // page-locked
+    Memory images_[2];
+    size_t current_ = 0;       // the images of the step
+    uint64_t fetched_id_ = 0;  // of those that are, or will be, in the other buffer; 0: none
+    Event fetched_;
+    Memory block_, sample_losses_, sample_hits_;  // of the device
+    Memory host_block_, host_sums_;               // page-locked
     bool sends_;  // operations leave gradients elsewhere than in the arena
     Memory gradients_;
     Memory team_space_;  // for what the team sends, and what it sums
     StepState state_;
-    bool fetched_ = false;
+    bool prefetched_ = false;
     std::vector<std::unique_ptr<Piece>> pieces_;
 };
 
@@ -152,7 +156,7 @@ Steps::Steps(Context& context, const DeviceStepsOptions& options)
       team_(options.in_team ? context.team() : nullptr),
       image_bytes_(static_cast<size_t>(element_count(options.network->node(0).shape)) *
                    sizeof(float)),
-      images_(context.allocate(static_cast<size_t>(options.batch) * image_bytes_)),
+      images_{context.allocate(images_bytes()), Memory{}},
       block_(context.allocate(block_bytes())),
       sample_losses_(context.allocate(static_cast<size_t>(options.batch) * sizeof(double))),
       sample_hits_(context.allocate(static_cast<size_t>(options.batch))),
@@ -166,9 +170,8 @@ Steps::Steps(Context& context, const DeviceStepsOptions& options)
                            : static_cast<size_t>(team_->scratch_of(std::max(
                                  options.parameters->size(), options.statistics->size()))) *
                                  sizeof(float))) {
-    state_ = {.images = reinterpret_cast<float*>(images_.data.get()),
-              .constants = reinterpret_cast<const StepConstants*>(block_.data.get()),
-              .labels = reinterpret_cast<const int32_t*>(block_.data.get() + sizeof(StepConstants)),
+    state_ = {.constants = reinterpret_cast<const StepConstants*>(block_.data.get()),
+              .labels = reinterpret_cast<const int32_t*>(block_.data.get() + labels_at()),
               .sums = reinterpret_cast<LossSums*>(host_sums_.data.get()),
               .samples = options.batch,
               .sample_losses = reinterpret_cast<double*>(sample_losses_.data.get()),
@@ -182,6 +185,7 @@ Steps::~Steps() {
         team_->abort();
     static_cast<void>(cudaStreamSynchronize(context_.stream()));
     static_cast<void>(cudaStreamSynchronize(context_.copy_stream()));
+    static_cast<void>(cudaStreamSynchronize(context_.input_stream()));
     context_.set_step(options_.step, nullptr);
 }
 
@@ -195,11 +199,13 @@ void Steps::check_labels() const {
 }
 
 void Steps::take_slab(const ParameterArena& arena) {
+    if (arena.size() > 0 && context_.keeps_copy(arena))
+        return;
     if (Context::is_copied(arena))
         TRAINER_CUDA(cudaMemcpyAsync(context_.on_device(arena), arena.address(slab::weights),
                                      static_cast<size_t>(arena.size()) * sizeof(float),
                                      cudaMemcpyHostToDevice, context_.stream()));
-    else if (!fetched_)
+    else if (!prefetched_)
         prefetch(arena);
 }
 
@@ -233,25 +239,61 @@ void Steps::prefetch(const ParameterArena& arena) {
 #endif
 }
 
-void Steps::begin(int64_t mean_over, bool reload) {
-    context_.use();
-    check_labels();
+void Steps::take_block(int64_t mean_over) {
     const StepInput& step = *options_.step;
-    const StepConstants constants{.seed = step.seed,
+    const StepConstants constants{.images = images(current_),
+                                  .seed = step.seed,
                                   .step = step.step,
                                   .first_sample = step.first_sample,
                                   .batch = step.batch,
                                   .mean_over = mean_over};
-    std::memcpy(host_block_.data.get(), &constants, sizeof constants);
-    std::memset(host_block_.data.get() + sizeof constants, 0, block_bytes() - sizeof constants);
-    std::memcpy(host_block_.data.get() + sizeof constants, step.labels,
-                static_cast<size_t>(step.batch) * sizeof(int32_t));
+    std::byte* const block = host_block_.data.get();
+    const size_t bytes = static_cast<size_t>(step.batch) * sizeof(int32_t);
+    std::memset(block, 0, block_bytes());
+    std::memcpy(block, &constants, sizeof constants);
+    std::memcpy(block + labels_at(), step.labels, bytes);
+    if (step.kept != nullptr)
+        std::memcpy(block + indices_at(), step.indices, bytes);
     TRAINER_CUDA(cudaMemcpyAsync(block_.data.get(), host_block_.data.get(), block_bytes(),
                                  cudaMemcpyHostToDevice, context_.stream()));
-    // From the host, or from where they lie on the device already.
-    TRAINER_CUDA(cudaMemcpyAsync(images_.data.get(), step.images,
-                                 static_cast<size_t>(options_.batch) * image_bytes_,
-                                 cudaMemcpyDefault, context_.stream()));
+}
+
+void Steps::take_images() {
+    const StepInput& step = *options_.step;
+    if (step.kept != nullptr)
+        line_up_kept(*step.kept, reinterpret_cast<const int32_t*>(block_.data.get() + indices_at()),
+                     step.epoch, step.batch, options_.batch, images(current_), context_.stream());
+    else if (fetched_id_ != 0)
+        fetched_.hold_back(context_.stream());
+    else  // from the host, or from where they lie on the device already
+        TRAINER_CUDA(cudaMemcpyAsync(images(current_), step.images, images_bytes(),
+                                     cudaMemcpyDefault, context_.stream()));
+}
+
+// The other buffer is free: the step that it was for has ended.
+void Steps::fetch_next_images() {
+    const StepInput& step = *options_.step;
+    fetched_id_ = step.kept == nullptr && step.next_images != nullptr ? step.next_images_id : 0;
+    if (fetched_id_ == 0)
+        return;
+    Memory& other = images_[1 - current_];
+    if (other.bytes == 0)
+        other = context_.allocate(images_bytes());
+    TRAINER_CUDA(cudaMemcpyAsync(other.data.get(), step.next_images, images_bytes(),
+                                 cudaMemcpyHostToDevice, context_.input_stream()));
+    fetched_.record(context_.input_stream());
+}
+
+void Steps::begin(int64_t mean_over, bool reload) {
+    context_.use();
+    check_labels();
+    if (fetched_id_ != 0 && fetched_id_ == options_.step->images_id)
+        current_ = 1 - current_;
+    else
+        fetched_id_ = 0;
+    take_block(mean_over);
+    take_images();
+    fetch_next_images();
     if (!reload)
         return;
     for (const ParameterArena* arena : {options_.parameters, options_.statistics}) {
@@ -260,7 +302,7 @@ void Steps::begin(int64_t mean_over, bool reload) {
         if (team_ != nullptr)
             take_slab_of_team(*arena);
     }
-    fetched_ = true;
+    prefetched_ = true;
 }
 
 void Steps::run(size_t index, const std::function<void()>& line_up, bool replay) {
@@ -290,10 +332,11 @@ void Steps::wait() {
     if (team_ != nullptr) {
         team_->wait(context_.stream());
         team_->wait(context_.copy_stream());
-        return;
+    } else {
+        TRAINER_CUDA(cudaStreamSynchronize(context_.stream()));
+        TRAINER_CUDA(cudaStreamSynchronize(context_.copy_stream()));
     }
-    TRAINER_CUDA(cudaStreamSynchronize(context_.stream()));
-    TRAINER_CUDA(cudaStreamSynchronize(context_.copy_stream()));
+    TRAINER_CUDA(cudaStreamSynchronize(context_.input_stream()));
 }
 
 LossSums Steps::finish() {

@@ -21,8 +21,16 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-LoaderOptions loader_options(const Config& config, int rank) {
-    LoaderOptions options = training_loader(config);
+Config own_config(const Config& config, const ClusterWorkerOptions& options) {
+    Config own = config;
+    own.threads = options.threads;
+    if (options.gpu)
+        own.device = "cuda:" + std::to_string(*options.gpu);
+    return own;
+}
+
+LoaderOptions loader_options(const Config& config, const ClusterWorkerOptions& own, int rank) {
+    LoaderOptions options = training_loader(own_config(config, own));
     options.worker = rank;
     options.workers = config.distributed.workers;
     return options;
@@ -52,12 +60,14 @@ struct ClusterWorker::Scorer {
         return [&backend](size_t bytes) { return backend.allocate_slabs(bytes, SlabHome::host); };
     }
 
-    Scorer(Loader& loader, const Network& network, Backend& backend)
+    Scorer(Loader& loader, const Dataset& test, const Network& network, Backend& backend)
         : parameters(network.parameters(), DType::f32, {name(slab::weights)}, slabs_of(backend)),
           statistics(network.statistics(), DType::f32, {name(slab::weights)}, slabs_of(backend)),
-          evaluator(loader, network, backend, parameters, statistics) {}
+          kept(keep_images(test, loader.options(), backend)),
+          evaluator(loader, network, backend, parameters, statistics, kept.get()) {}
 
     ParameterArena parameters, statistics;
+    std::unique_ptr<DeviceImages> kept;
     Evaluator evaluator;
 };
 
@@ -70,10 +80,11 @@ ClusterWorker::ClusterWorker(const Config& config, const ClusterPlan& plan, cons
       link_(link),
       options_(options),
       rhythm_(rhythm_of(config, training)),
-      loader_(training, loader_options(config, link.rank())),
+      loader_(training, loader_options(config, options, link.rank())),
       test_loader_(link.rank() != 0 ? nullptr : make_test_loader()),
       backend_(make_own_backend()),
       group_(options.join ? options.join(link, *backend_) : nullptr),
+      kept_(keep_images(training, loader_.options(), *backend_)),
       parameters_(plan.network.parameters(), DType::f32, plan.worker_slabs(),
                   [this](size_t bytes) {
                       const SlabHome home = group_ ? SlabHome::device : SlabHome::host;
@@ -83,19 +94,19 @@ ClusterWorker::ClusterWorker(const Config& config, const ClusterPlan& plan, cons
                   [this](size_t bytes) { return backend_->allocate_slabs(bytes, SlabHome::host); }),
       exchange_(make_exchange()),
       worker_({plan.network, *backend_, parameters_, statistics_, loader_, *plan.optimizer,
-               plan.schedule, exchange_.get()},
+               plan.schedule, exchange_.get(), kept_.get()},
               worker_options(config)) {
     for (const std::string& note : training.notes)  // server 0 says so of its own
         options_.log("warning      " + note);
     if (test_loader_)
-        scorer_ = std::make_unique<Scorer>(*test_loader_, plan.network, *backend_);
+        scorer_ = std::make_unique<Scorer>(*test_loader_, test_(), plan.network, *backend_);
 }
 
 ClusterWorker::~ClusterWorker() = default;
 
 std::unique_ptr<Loader> ClusterWorker::make_test_loader() const {
     const Dataset& test = test_();
-    return std::make_unique<Loader>(test, evaluation_loader(config_, test));
+    return std::make_unique<Loader>(test, evaluation_loader(own_config(config_, options_), test));
 }
 
 std::unique_ptr<NextWeights> ClusterWorker::make_exchange() {
@@ -107,8 +118,11 @@ std::unique_ptr<NextWeights> ClusterWorker::make_exchange() {
         among_workers_ = among.get();
         return among;
     }
-    auto with = std::make_unique<Exchange>(options, link_, parameters_, *plan_.optimizer,
-                                           backend_->lanes());
+    // Clipping takes the whole gradient before any of it leaves, a team of devices sums it.
+    const bool on_device = config_.train.clip_grad_norm <= 0 && backend_->followers().empty();
+    auto with =
+        std::make_unique<Exchange>(options, link_, parameters_, *plan_.optimizer, backend_->lanes(),
+                                   on_device ? backend_->make_exchange(parameters_) : nullptr);
     with_servers_ = with.get();
     return with;
 }
@@ -130,11 +144,7 @@ std::unique_ptr<Backend> ClusterWorker::make_own_backend() const {
     const bool pin = options_.first_processor >= 0;
     if (pin)
         use_processors(options_.first_processor, options_.threads);
-    Config own = config_;
-    own.threads = options_.threads;
-    if (options_.gpu)
-        own.device = "cuda:" + std::to_string(*options_.gpu);
-    return make_backend(own, std::nullopt, pin);
+    return make_backend(own_config(config_, options_), std::nullopt, pin);
 }
 
 ExitCode ClusterWorker::run() {
@@ -422,6 +432,8 @@ bool ClusterWorker::boundary() {
     const bool evaluates = rhythm_.evaluates(step);
     const bool with_slabs = rhythm_.saves(step) || rhythm_.saves_best(step) || stops_at(step);
     const job::Boundary head{.state = state(), .total = spent_, .with_slabs = with_slabs ? 1 : 0};
+    if (with_slabs)
+        exchange_->fetch_slabs();
     Parts body{bytes_of(head), std::as_bytes(statistics_.slab<float>(slab::weights))};
     if (with_slabs)
         for (const std::string& slab_name : plan_.saved_worker_slabs())
@@ -454,7 +466,7 @@ void ClusterWorker::score(std::span<const std::byte> statistics, bool evaluates,
         if (!test_loader_)
             test_loader_ = make_test_loader();
         if (!scorer_)
-            scorer_ = std::make_unique<Scorer>(*test_loader_, plan_.network, *backend_);
+            scorer_ = std::make_unique<Scorer>(*test_loader_, test_(), plan_.network, *backend_);
         job::take_slab(statistics, scorer_->statistics.slab<float>(slab::weights));
         for (int server = 0; server < link_.servers(); ++server) {
             if (!plan_.has_shard(server))

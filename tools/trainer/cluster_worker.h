@@ -93,7 +93,8 @@ class ClusterWorker {
     Loader loader_;  // before the backend, which may bind this thread to processors
     std::unique_ptr<Loader> test_loader_;
     std::unique_ptr<Backend> backend_;
-    std::unique_ptr<Collective> group_;  // nullptr: there are servers
+    std::unique_ptr<Collective> group_;   // nullptr: there are servers
+    std::unique_ptr<DeviceImages> kept_;  // nullptr: the loader has them
     ParameterArena parameters_, statistics_;
     Exchange* with_servers_ = nullptr;  // the one or the other is exchange_
     CollectiveExchange* among_workers_ = nullptr;

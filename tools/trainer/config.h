@@ -34,8 +34,9 @@ struct Config {
     } worker;
 
     struct Cuda {
-        bool tf32 = false;   ///< fp32 on tensor cores, products of 10-bit mantissas
-        bool graphs = true;  ///< records steps as CUDA graphs
+        bool tf32 = false;        ///< fp32 on tensor cores, products of 10-bit mantissas
+        bool graphs = true;       ///< records steps as CUDA graphs
+        bool keep_images = true;  ///< those of data sets in memory, augmented there
     } cuda;
 
     struct Model {

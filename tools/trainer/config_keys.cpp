@@ -39,6 +39,8 @@ std::vector<Key> run_and_model_keys(Config& c) {
             "GPUs of one worker, from device on, that share its batch"),
         key("cuda.tf32", c.cuda.tf32, boolean(), run, "fp32 of 10-bit mantissas: faster"),
         key("cuda.graphs", c.cuda.graphs, boolean(), run, "records steps, and replays them"),
+        key("cuda.keep_images", c.cuda.keep_images, boolean(), run,
+            "small data sets stay on the GPU"),
         key("model.name", c.model.name, one_of(model_names()), result, "required"),
         key("model.num_classes", c.model.num_classes, integer(1, 1'000'000), result, ""),
         key("model.init", c.model.init, text(true), result, "a model.safetensors to start from"),

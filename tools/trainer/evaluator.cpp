@@ -5,13 +5,15 @@
 namespace trainer {
 
 Evaluator::Evaluator(Loader& loader, const Network& network, Backend& backend,
-                     const ParameterArena& parameters, const ParameterArena& statistics)
+                     const ParameterArena& parameters, const ParameterArena& statistics,
+                     const DeviceImages* kept)
     : loader_(loader),
       executor_(network, backend, parameters, statistics,
                 {.batch = loader.options().batch,
                  .training = false,
                  .label_smoothing = 0,
-                 .range_elements = 0}) {}
+                 .range_elements = 0}),
+      kept_(kept) {}
 
 std::optional<LossSums> Evaluator::run(const std::function<bool()>& stop) {
     LossSums total;
@@ -20,12 +22,19 @@ std::optional<LossSums> Evaluator::run(const std::function<bool()>& stop) {
     for (const Batch* batch = &loader_.next(); batch->global_size > 0; batch = &loader_.next()) {
         if (batch->size == 0)
             continue;  // all of it was damaged
+        const Batch* const after = loader_.peek();
         const StepInput input{.images = batch->images,
                               .labels = batch->labels,
                               .batch = batch->size,
                               .seed = 0,
                               .step = 0,
-                              .first_sample = batch->first_sample};
+                              .first_sample = batch->first_sample,
+                              .kept = kept_,
+                              .indices = batch->indices,
+                              .epoch = 0,
+                              .images_id = batch->id,
+                              .next_images = after != nullptr ? after->images : nullptr,
+                              .next_images_id = after != nullptr ? after->id : 0};
         const LossSums sums = executor_.evaluate(input, first);
         first = false;
         if (!std::isfinite(sums.loss))

@@ -12,9 +12,11 @@ namespace trainer {
 
 class Evaluator {
   public:
-    /// `loader` gives each image once (evaluation_loader()). All outlive the evaluator.
+    /// `loader` gives each image once (evaluation_loader()); `kept`: of images that the backend
+    /// keeps. All outlive the evaluator.
     Evaluator(Loader& loader, const Network& network, Backend& backend,
-              const ParameterArena& parameters, const ParameterArena& statistics);
+              const ParameterArena& parameters, const ParameterArena& statistics,
+              const DeviceImages* kept = nullptr);
 
     /// Sums over all images, with the weights as they are; the same bits every time. nullopt where
     /// `stop`, asked after each batch, said so. Throws Error that names the layer where the loss
@@ -24,6 +26,7 @@ class Evaluator {
   private:
     Loader& loader_;
     Executor executor_;
+    const DeviceImages* kept_;
 };
 
 }  // namespace trainer

@@ -74,7 +74,7 @@ Dataset make_dataset(const Config& config, Split split) {
     return dataset;
 }
 
-LoaderOptions training_loader(const Config& config) {
+LoaderOptions training_loader(const Config& config, bool on_gpu) {
     LoaderOptions options;
     options.batch = config.data.batch_size;
     options.shuffle = config.data.shuffle;
@@ -85,14 +85,17 @@ LoaderOptions training_loader(const Config& config) {
     options.threads = config.data.workers.value_or(photos ? std::clamp(processors(), 1, 32)
                                                           : std::clamp(processors() / 2, 1, 8));
     options.augment = augment_options(config);
-    if (cuda_device(config))
-        options.allocate = allocate_for_cuda;
+    if (const auto device = on_gpu ? cuda_device(config) : std::nullopt) {
+        options.allocate = [gpu = *device](size_t bytes) { return allocate_for_cuda(bytes, gpu); };
+        // Of several GPUs only the first would keep them.
+        options.images = photos || !config.cuda.keep_images || config.worker.gpus > 1;
+    }
     options.normalization = normalization_of(config, 3);
     return options;
 }
 
-LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset) {
-    LoaderOptions options = training_loader(config);
+LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset, bool on_gpu) {
+    LoaderOptions options = training_loader(config, on_gpu);
     options.batch = std::min<int64_t>(config.data.batch_size, dataset.count);
     options.shuffle = false;
     options.drop_last = false;
@@ -100,6 +103,16 @@ LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset) {
     options.substitute = false;
     options.augment = {};
     return options;
+}
+
+std::unique_ptr<DeviceImages> keep_images(const Dataset& dataset, const LoaderOptions& options,
+                                          Backend& backend) {
+    if (options.images)
+        return nullptr;
+    auto kept = backend.keep_images(
+        kept_set(dataset, options.augment, options.normalization, options.seed));
+    check(kept != nullptr, "a backend that keeps no images gets them");
+    return kept;
 }
 
 int64_t steps_per_epoch(const Config& config, int64_t images) {

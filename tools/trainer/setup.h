@@ -20,9 +20,14 @@ namespace trainer {
 /// more classes than model.num_classes.
 Dataset make_dataset(const Config& config, Split split);
 
-/// How training batches, and those of an evaluation, are read.
-LoaderOptions training_loader(const Config& config);
-LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset);
+/// How training batches, and those of an evaluation, are read; `on_gpu` false: by a backend that is
+/// not the config's device.
+LoaderOptions training_loader(const Config& config, bool on_gpu = true);
+LoaderOptions evaluation_loader(const Config& config, const Dataset& dataset, bool on_gpu = true);
+
+/// The images that batches of those options leave to the backend; nullptr where they have them.
+std::unique_ptr<DeviceImages> keep_images(const Dataset& dataset, const LoaderOptions& options,
+                                          Backend& backend);
 
 /// Global steps of an epoch over `images` training images, at least 1, and of the whole run.
 int64_t steps_per_epoch(const Config& config, int64_t images);

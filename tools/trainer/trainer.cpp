@@ -36,9 +36,12 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
       test_data_(make_dataset(config, Split::test)),
       network_(make_network(config, training_data_)),
       optimizer_(make_optimizer(optimizer_options(config), network_.parameters())),
-      training_loader_(training_data_, (check_memory(), training_loader(config))),
-      evaluation_loader_(test_data_, evaluation_loader(config, test_data_)),
+      training_loader_(training_data_,
+                       (check_memory(), training_loader(config, !options.reference))),
+      evaluation_loader_(test_data_, evaluation_loader(config, test_data_, !options.reference)),
       backend_(make_backend(config, options.reference)),
+      kept_training_(keep_images(training_data_, training_loader_.options(), *backend_)),
+      kept_test_(keep_images(test_data_, evaluation_loader_.options(), *backend_)),
       steps_per_epoch_(training_loader_.steps_per_epoch()),
       total_steps_(run_length(config, steps_per_epoch_)),
       schedule_(schedule_options(config, steps_per_epoch_)),
@@ -46,12 +49,13 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
       statistics_(
           network_.statistics(), parameters_.type(), {std::string(slab::weights)},
           [this](size_t bytes) { return backend_->allocate_slabs(bytes, SlabHome::device); }),
-      worker_(
-          {network_, *backend_, parameters_, statistics_, training_loader_, *optimizer_, schedule_},
-          {.seed = config.seed,
-           .label_smoothing = config.train.label_smoothing,
-           .clip_grad_norm = config.train.clip_grad_norm}),
-      evaluator_(evaluation_loader_, network_, *backend_, parameters_, statistics_) {
+      worker_({network_, *backend_, parameters_, statistics_, training_loader_, *optimizer_,
+               schedule_, nullptr, kept_training_.get()},
+              {.seed = config.seed,
+               .label_smoothing = config.train.label_smoothing,
+               .clip_grad_norm = config.train.clip_grad_norm}),
+      evaluator_(evaluation_loader_, network_, *backend_, parameters_, statistics_,
+                 kept_test_.get()) {
     if (resumed_)
         restore(*resumed_);
     else

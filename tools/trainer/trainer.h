@@ -80,6 +80,7 @@ class Trainer {
     // Before the backend, which may bind this thread to a processor.
     Loader training_loader_, evaluation_loader_;
     std::unique_ptr<Backend> backend_;
+    std::unique_ptr<DeviceImages> kept_training_, kept_test_;  // nullptr: the loaders have them
     int64_t steps_per_epoch_, total_steps_;
     LearningRate schedule_;
     ParameterArena parameters_, statistics_;

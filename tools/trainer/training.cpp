@@ -35,7 +35,9 @@ int run_evaluation(const Config& config, const std::string& path) {
                                     allocate);
     read_tensors(checkpoint.model, parameters, slab::weights);
     read_tensors(checkpoint.model, statistics, slab::weights);
-    const LossSums sums = *Evaluator(loader, network, *backend, parameters, statistics).run();
+    const auto kept = keep_images(dataset, loader.options(), *backend);
+    const LossSums sums =
+        *Evaluator(loader, network, *backend, parameters, statistics, kept.get()).run();
 
     for (const auto& notes : {dataset.notes, loader.take_notes()})
         for (const std::string& note : notes)
