@@ -256,7 +256,12 @@ class InprocTransport final : public Transport {
             });
             if (listener->loop->post([opened = listener->opened, theirs] { opened(theirs); }))
                 return ours;
-            ours->end("it closed the connection");  // it is just shutting down
+            // It is just shutting down. The receiver never hears of this end.
+            loop_->post([this, ours] {
+                std::erase(ends_, ours);
+                ours->set_receiver(nullptr);
+                ours->end("it closed the connection");
+            });
         }
         throw Error("cannot reach " + name + " at " + address +
                     ": nothing in this process listens there");

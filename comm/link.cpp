@@ -146,6 +146,8 @@ struct Link::Core::Server final : Receiver {
         const std::lock_guard lock(core.mutex);
         switch (header.kind) {
             case MessageKind::welcome:
+                if (welcome)  // the caller reads the first one without the mutex
+                    throw Error("it welcomed this worker twice");
                 welcome = parse_welcome(payload.bytes());
                 break;
             case MessageKind::challenge:

@@ -1,6 +1,7 @@
 // The semantics of a transport, over all that there are; and what only sockets can get wrong.
 #include <sys/mman.h>
 
+#include <atomic>
 #include <future>
 #include <thread>
 
@@ -525,6 +526,22 @@ TEST(Sockets, AnUnknownNameIsSaid) {
     EXPECT_TRUE(error.starts_with("cannot reach server 2 at no-such-host.invalid:9000 within "))
         << error;
     EXPECT_NE(error.find("cannot be resolved"), std::string::npos) << error;
+}
+
+// The end that nobody took is not the receiver's: it would hear of two ends of one connection.
+TEST(Inproc, AListenerThatIsJustGoingIsNotHeardOf) {
+    TransportMaker maker(Way::inproc);
+    const std::string address = "127.0.0.1:1";
+    std::atomic<bool> over{false};
+    std::thread comes_and_goes([&] {
+        while (!over)
+            maker.make()->listen(address, [](auto) { return std::make_shared<Recorder>(); });
+    });
+    for (int i = 0; i < 500; ++i)
+        maker.make()->connect(address, "server 0", std::make_shared<Recorder>(),
+                              Clock::now() + 10s);
+    over = true;
+    comes_and_goes.join();
 }
 
 // Asio runs what its own thread posts after what others have posted meanwhile: a timer set in that

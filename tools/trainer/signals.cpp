@@ -1,12 +1,16 @@
 #include "tools/trainer/signals.h"
 
+#include <atomic>
+
 namespace trainer {
 namespace {
 
 constexpr int stop_signals[] = {SIGTERM, SIGINT, SIGUSR1};
 
-// What a handler may touch: the one thing here that belongs to the whole process.
-volatile std::sig_atomic_t received = 0;
+// What a handler may touch: the one thing here that belongs to the whole process. The system takes
+// any of its threads for the handler.
+std::atomic<int> received{0};
+static_assert(std::atomic<int>::is_always_lock_free);
 
 void note(int number) {
     if (received != 0) {
