@@ -122,6 +122,7 @@ Convolution::Convolution(Context& context, const Binding& binding)
         static_cast<int>(node_.kernel)));
     if (binding.training && node_.has_bias)
         space_ = context.sum_space(binding.output->channels);
+    static_cast<void>(context.workspace());  // now, since a step allocates nothing
     choose_forward();
     if (!binding.training)
         return;

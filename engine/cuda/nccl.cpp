@@ -179,9 +179,16 @@ void Communicator::sum(float* data, int64_t count, float* scratch, cudaStream_t 
     const auto part = [&](int r) { return static_cast<size_t>(first(r + 1) - first(r)); };
     const auto all_to_all = [&](const auto& send_of, const auto& receive_of) {
         settle(nccl.GroupStart(), "ncclGroupStart");
-        for (int r = 0; r < size(); ++r) {
-            send_of(r);
-            receive_of(r);
+        try {
+            for (int r = 0; r < size(); ++r) {
+                send_of(r);
+                receive_of(r);
+            }
+        } catch (...) {
+            // An open group would swallow this thread's later calls, the abort's among them.
+            static_cast<void>(nccl.GroupEnd());
+            abort();
+            throw;
         }
         settle(nccl.GroupEnd(), "ncclGroupEnd");
     };

@@ -280,7 +280,7 @@ void Steps::fetch_next_images() {
     if (other.bytes == 0)
         other = context_.allocate(images_bytes());
     TRAINER_CUDA(cudaMemcpyAsync(other.data.get(), step.next_images, images_bytes(),
-                                 cudaMemcpyHostToDevice, context_.input_stream()));
+                                 cudaMemcpyDefault, context_.input_stream()));
     fetched_.record(context_.input_stream());
 }
 
