@@ -35,7 +35,8 @@ cut_short() {
     if [[ $command =~ ^(tools/train\.sh|tools/launch_local\.sh|\./trainer)\ .*--config[\ =]([A-Za-z0-9_/]+)\.yaml ]] &&
         [[ $command != *--print-config* ]]; then
         local run=$scratch/runs/${BASH_REMATCH[2]##*/}
-        command+=" --set checkpoint.dir=$run --set log.dir=$run"
+        [[ $command == *checkpoint.dir=* ]] ||
+            command+=" --set checkpoint.dir=$run --set log.dir=$run"
         [[ $command == "./trainer eval "* ]] || command+=" --set train.max_steps=3"
         [[ $command != *_imagenet.yaml* ]] ||
             command+=" --set data.dir=$scratch/imagenet --set data.batch_size=8"
