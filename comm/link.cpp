@@ -246,9 +246,9 @@ Link::Link(std::unique_ptr<Transport> transport, LinkOptions options)
     for (size_t s = 0; s < core.options.servers.size(); ++s) {
         const auto server = std::make_shared<Core::Server>(core, static_cast<int>(s));
         core.servers.push_back(server);
-        server->connection = transport_->connect(core.options.servers[s],
-                                                 core.options.called + " " + std::to_string(s),
-                                                 server, deadline);
+        server->connection =
+            transport_->connect(core.options.servers[s],
+                                core.options.called + " " + std::to_string(s), server, deadline);
         Header header;
         header.kind = MessageKind::hello;
         header.worker = core.rank;
