@@ -11,24 +11,31 @@ namespace trainer::cpu::winograd {
 
 namespace {
 
+// sums[r][n] += column[r * column_stride] * row[n * row_stride], the latter of 16 outputs.
+template <int R, int N>
+[[gnu::always_inline]] inline void add_outer(Vector (&sums)[R][N], const float* column,
+                                             int64_t column_stride, const float* row,
+                                             int64_t row_stride) {
+    Vector outputs[N];
+#pragma GCC unroll 2
+    for (int n = 0; n < N; ++n)
+        outputs[n] = load<block>(row + n * row_stride);
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r) {
+        const Vector value = Vector{} + column[r * column_stride];
+#pragma GCC unroll 2
+        for (int n = 0; n < N; ++n)
+            sums[r][n] = fma(value, outputs[n], sums[r][n]);
+    }
+}
+
 // target [R, N * 16] = tiles [input blocks, R, 16] * weights [inputs, N * 16], of one point.
 template <int R, int N>
 void multiply(const float* tiles, int64_t input_blocks, const float* weights, float* target) {
     Vector sums[R][N] = {};
     for (int64_t i = 0; i < input_blocks; ++i, tiles += R * block) {
-        for (int channel = 0; channel < block; ++channel, weights += N * block) {
-            Vector row[N];
-#pragma GCC unroll 2
-            for (int n = 0; n < N; ++n)
-                row[n] = load<block>(weights + n * block);
-#pragma GCC unroll 14
-            for (int r = 0; r < R; ++r) {
-                const Vector value = Vector{} + tiles[r * block + channel];
-#pragma GCC unroll 2
-                for (int n = 0; n < N; ++n)
-                    sums[r][n] = fma(value, row[n], sums[r][n]);
-            }
-        }
+        for (int channel = 0; channel < block; ++channel, weights += N * block)
+            add_outer<R, N>(sums, tiles + channel, block, weights, block);
     }
 #pragma GCC unroll 14
     for (int r = 0; r < R; ++r)
@@ -52,19 +59,8 @@ void add_products(const float* inputs, const float* outputs, int64_t stride, int
                 sums[c][n] = load<block>(target + n * target_stride + (first + c) * block);
         const float* input = inputs + first;
         const float* output = outputs;
-        for (int64_t t = 0; t < count; ++t, input += block, output += block) {
-            Vector row[N];
-#pragma GCC unroll 2
-            for (int n = 0; n < N; ++n)
-                row[n] = load<block>(output + n * stride);
-#pragma GCC unroll 8
-            for (int c = 0; c < channels; ++c) {
-                const Vector value = Vector{} + input[c];
-#pragma GCC unroll 2
-                for (int n = 0; n < N; ++n)
-                    sums[c][n] = fma(value, row[n], sums[c][n]);
-            }
-        }
+        for (int64_t t = 0; t < count; ++t, input += block, output += block)
+            add_outer<channels, N>(sums, input, 1, output, stride);
 #pragma GCC unroll 8
         for (int c = 0; c < channels; ++c)
 #pragma GCC unroll 2

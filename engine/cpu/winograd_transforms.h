@@ -81,29 +81,50 @@ inline constexpr float weight_0 = 1 / (a2 * b2), weight_a = 1 / (2 * a2 * (a2 - 
             fma(a2, sum_a, fma(b2, sum_b, m[5]))};
 }
 
-// Applies a transform to the columns of a square of vectors and then to its rows:
-// read(row, column) gives values, write(row, column, value) takes them.
+// Applies a transform to the columns of a square of vectors and then to its rows: read(column)
+// gives the values of a column, write(row, column, value) takes those of the result.
 template <size_t From, size_t To, typename Transform, typename Read, typename Write>
 [[gnu::always_inline]] inline void transform_square(Transform transform, Read read, Write write) {
     std::array<std::array<Vector, From>, To> half;
 #pragma GCC unroll 6
     for (size_t column = 0; column < From; ++column) {
-        std::array<Vector, From> values;
-#pragma GCC unroll 6
-        for (size_t row = 0; row < From; ++row)
-            values[row] = read(row, column);
-        const std::array<Vector, To> points_of_column = transform(values);
+        const std::array<Vector, To> of_column = transform(read(column));
 #pragma GCC unroll 6
         for (size_t row = 0; row < To; ++row)
-            half[row][column] = points_of_column[row];
+            half[row][column] = of_column[row];
     }
 #pragma GCC unroll 6
     for (size_t row = 0; row < To; ++row) {
-        const std::array<Vector, To> values = transform(half[row]);
+        const std::array<Vector, To> of_row = transform(half[row]);
 #pragma GCC unroll 6
         for (size_t column = 0; column < To; ++column)
-            write(row, column, values[column]);
+            write(row, column, of_row[column]);
     }
+}
+
+// A column of `Rows` values, of which load(row) gives each.
+template <size_t Rows, typename Load>
+[[gnu::always_inline]] inline std::array<Vector, Rows> column_of(Load load) {
+    std::array<Vector, Rows> values;
+#pragma GCC unroll 6
+    for (size_t row = 0; row < Rows; ++row)
+        values[row] = load(row);
+    return values;
+}
+
+// Reads and writes of transform_square for the 36 points of a tile, which lie `stride` floats
+// apart.
+[[gnu::always_inline]] inline auto reads_points(const float* from, int64_t stride) {
+    return [=](size_t column) __attribute__((always_inline)) {
+        return column_of<6>([=](size_t row) __attribute__((always_inline)) {
+            return load<block>(from + static_cast<int64_t>(6 * row + column) * stride);
+        });
+    };
+}
+[[gnu::always_inline]] inline auto writes_points(float* target, int64_t stride) {
+    return [=](size_t row, size_t column, Vector value) __attribute__((always_inline)) {
+        store<block>(target + static_cast<int64_t>(6 * row + column) * stride, value);
+    };
 }
 
 // One tile's place: its sample, and the row and column of its first output.
@@ -140,45 +161,39 @@ void transform_input(const T* image, const Geometry& geometry, const Tile& tile,
     const T* const corner = image + ((tile.row - 1) * geometry.width + tile.column - 1) * block;
     const int64_t row_stride = geometry.width * block;
     transform_square<6, 6>(
-        [](const auto& values) { return to_points(values); },
-        [&](size_t row, size_t column) [[gnu::always_inline]] {
-            const T* const pixel = corner + static_cast<int64_t>(row) * row_stride +
-                                   static_cast<int64_t>(column) * block;
-            return load<block>(row_inside[row] && column_inside[column]
-                                   ? pixel
-                                   : reinterpret_cast<const T*>(nothing));
+        to_points,
+        [&](size_t column) __attribute__((always_inline)) {
+            return column_of<6>([&](size_t row) __attribute__((always_inline)) {
+                const T* const pixel = corner + static_cast<int64_t>(row) * row_stride +
+                                       static_cast<int64_t>(column) * block;
+                return load<block>(row_inside[row] && column_inside[column]
+                                       ? pixel
+                                       : reinterpret_cast<const T*>(nothing));
+            });
         },
-        [&](size_t row, size_t column, Vector value) [[gnu::always_inline]] {
-            store<block>(target + static_cast<int64_t>(6 * row + column) * stride, value);
-        });
+        writes_points(target, stride));
 }
 
 // A^T of both sides of points[point * stride], plus the bias, to the image's pixels.
 template <typename T>
 void transform_output(const float* from, int64_t stride, Vector bias, const Geometry& geometry,
                       const Tile& tile, T* image) {
-    std::array<std::array<Vector, 6>, 4> half;
-#pragma GCC unroll 6
-    for (size_t column = 0; column < 6; ++column) {
-        std::array<Vector, 6> values;
-#pragma GCC unroll 6
-        for (size_t row = 0; row < 6; ++row)
-            values[row] = load<block>(from + static_cast<int64_t>(6 * row + column) * stride);
-        const std::array<Vector, 4> outputs = from_points(values);
-#pragma GCC unroll 4
-        for (size_t row = 0; row < 4; ++row)
-            half[row][column] = outputs[row];
-    }
-    const int64_t columns = std::min<int64_t>(4, geometry.width - tile.column);
-    T* pixels = image + (tile.row * geometry.width + tile.column) * block;
-    for (size_t row = 0; row < 4 && tile.row + static_cast<int64_t>(row) < geometry.height;
-         ++row, pixels += geometry.width * block) {
-        const std::array<Vector, 4> outputs = from_points(half[row]);
-#pragma GCC unroll 4
-        for (int64_t column = 0; column < 4; ++column)
-            if (column < columns)
-                store<block>(pixels + column * block, outputs[static_cast<size_t>(column)] + bias);
-    }
+    const int64_t rows = geometry.height - tile.row, columns = geometry.width - tile.column;
+    T* const corner = image + (tile.row * geometry.width + tile.column) * block;
+    const int64_t row_stride = geometry.width * block;
+    const auto write_where = [&](auto inside) __attribute__((always_inline)) {
+        transform_square<6, 4>(
+            from_points, reads_points(from, stride),
+            [&](size_t r, size_t c, Vector value) __attribute__((always_inline)) {
+                const auto row = static_cast<int64_t>(r), column = static_cast<int64_t>(c);
+                if (inside(row, column))
+                    store<block>(corner + row * row_stride + column * block, value + bias);
+            });
+    };
+    if (rows >= 4 && columns >= 4)
+        write_where([](int64_t, int64_t) { return true; });
+    else
+        write_where([=](int64_t row, int64_t column) { return row < rows && column < columns; });
 }
 
 // A of both sides of a tile of the target's gradient, to target[point * stride]; returns the sum
@@ -187,85 +202,47 @@ template <typename T>
 Vector transform_gradient(const T* image, const Geometry& geometry, const Tile& tile, float* target,
                           int64_t stride) {
     const T* const corner = image + (tile.row * geometry.width + tile.column) * block;
-    std::array<std::array<Vector, 4>, 6> half;
     Vector sum{};
-#pragma GCC unroll 4
-    for (size_t column = 0; column < 4; ++column) {
-        std::array<Vector, 4> values;
-#pragma GCC unroll 4
-        for (size_t row = 0; row < 4; ++row) {
-            const bool inside = tile.row + static_cast<int64_t>(row) < geometry.height &&
-                                tile.column + static_cast<int64_t>(column) < geometry.width;
-            const T* const pixel =
-                corner +
-                (static_cast<int64_t>(row) * geometry.width + static_cast<int64_t>(column)) * block;
-            values[row] = load<block>(inside ? pixel : reinterpret_cast<const T*>(nothing));
-        }
-        sum += (values[0] + values[1]) + (values[2] + values[3]);
-        const std::array<Vector, 6> at_points = gradient_to_points(values);
-#pragma GCC unroll 6
-        for (size_t row = 0; row < 6; ++row)
-            half[row][column] = at_points[row];
-    }
-#pragma GCC unroll 6
-    for (size_t row = 0; row < 6; ++row) {
-        const std::array<Vector, 6> at_points = gradient_to_points(half[row]);
-#pragma GCC unroll 6
-        for (size_t column = 0; column < 6; ++column)
-            store<block>(target + static_cast<int64_t>(6 * row + column) * stride,
-                         at_points[column]);
-    }
+    transform_square<4, 6>(
+        gradient_to_points,
+        [&](size_t column) __attribute__((always_inline)) {
+            const std::array<Vector, 4> values =
+                column_of<4>([&](size_t row) __attribute__((always_inline)) {
+                    const bool inside = tile.row + static_cast<int64_t>(row) < geometry.height &&
+                                        tile.column + static_cast<int64_t>(column) < geometry.width;
+                    const T* const pixel = corner + (static_cast<int64_t>(row) * geometry.width +
+                                                     static_cast<int64_t>(column)) *
+                                                        block;
+                    return load<block>(inside ? pixel : reinterpret_cast<const T*>(nothing));
+                });
+            sum += (values[0] + values[1]) + (values[2] + values[3]);
+            return values;
+        },
+        writes_points(target, stride));
     return sum;
 }
 
 // The taps of one input channel and one block of outputs, to target[point * stride].
 inline void transform_taps(const float* taps, bool rotated, float* target, int64_t stride) {
-    std::array<std::array<Vector, 3>, 6> half;
-#pragma GCC unroll 3
-    for (size_t column = 0; column < 3; ++column) {
-        std::array<Vector, 3> values;
-#pragma GCC unroll 3
-        for (size_t row = 0; row < 3; ++row) {
-            const size_t tap = 3 * row + column;
-            values[row] = load<block>(taps + (rotated ? 8 - tap : tap) * block * block);
-        }
-        const std::array<Vector, 6> at_points = taps_to_points(values);
-#pragma GCC unroll 6
-        for (size_t row = 0; row < 6; ++row)
-            half[row][column] = at_points[row];
-    }
-#pragma GCC unroll 6
-    for (size_t row = 0; row < 6; ++row) {
-        const std::array<Vector, 6> at_points = taps_to_points(half[row]);
-#pragma GCC unroll 6
-        for (size_t column = 0; column < 6; ++column)
-            store<block>(target + static_cast<int64_t>(6 * row + column) * stride,
-                         at_points[column]);
-    }
+    transform_square<3, 6>(
+        taps_to_points,
+        [&](size_t column) __attribute__((always_inline)) {
+            return column_of<3>([&](size_t row) __attribute__((always_inline)) {
+                const size_t tap = 3 * row + column;
+                return load<block>(taps + (rotated ? 8 - tap : tap) * block * block);
+            });
+        },
+        writes_points(target, stride));
 }
 
 // The gradient of the taps of one input channel and one block of outputs from points[point *
 // stride].
 inline void gradient_of_taps(const float* from, int64_t stride, float* taps) {
-    std::array<std::array<Vector, 6>, 3> half;
-#pragma GCC unroll 6
-    for (size_t column = 0; column < 6; ++column) {
-        std::array<Vector, 6> values;
-#pragma GCC unroll 6
-        for (size_t row = 0; row < 6; ++row)
-            values[row] = load<block>(from + static_cast<int64_t>(6 * row + column) * stride);
-        const std::array<Vector, 3> of_column = points_to_taps(values);
-#pragma GCC unroll 3
-        for (size_t row = 0; row < 3; ++row)
-            half[row][column] = of_column[row];
-    }
-#pragma GCC unroll 3
-    for (size_t row = 0; row < 3; ++row) {
-        const std::array<Vector, 3> of_row = points_to_taps(half[row]);
-#pragma GCC unroll 3
-        for (size_t column = 0; column < 3; ++column)
-            store<block>(taps + (3 * row + column) * block * block, of_row[column]);
-    }
+    transform_square<6, 3>(
+        points_to_taps, reads_points(from, stride),
+        [&](size_t row, size_t column, Vector value) __attribute__((always_inline)) {
+            store<block>(taps + (3 * row + column) * block * block, value);
+        });
 }
 
 }  // namespace trainer::cpu::winograd
