@@ -34,7 +34,7 @@ void write_row(const Transform& transform, const float* table, const uint8_t* ro
 
 }  // namespace
 
-void check_augmentation(const AugmentOptions& options, int64_t height, int64_t width) {
+void check_crops(const CropOptions& options, int64_t height, int64_t width) {
     const int64_t side = std::min(height, width);
     if (options.pad_crop < 0 || options.pad_crop > side)
         throw UsageError("data.augment.pad_crop is " + std::to_string(options.pad_crop) +
@@ -43,12 +43,6 @@ void check_augmentation(const AugmentOptions& options, int64_t height, int64_t w
     if (options.cutout < 0)
         throw UsageError("data.augment.cutout is " + std::to_string(options.cutout) +
                          "; it is the side of a square in pixels, 0 for none");
-}
-
-Transform draw_transform(const AugmentOptions& options, int64_t height, int64_t width,
-                         uint64_t seed, int64_t epoch, int64_t sample) {
-    return Transform::draw(options.crops(), height, width, seed, static_cast<uint64_t>(epoch),
-                           static_cast<uint64_t>(sample));
 }
 
 void apply_transform(const Transform& transform, const Normalizer& normalizer, const uint8_t* image,

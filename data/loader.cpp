@@ -45,7 +45,7 @@ std::unique_ptr<SampleSource> source_of(const Dataset& dataset, const LoaderOpti
                                              options.seed, options.substitute);
     if (!options.images)
         return std::make_unique<LabelSource>(dataset);
-    return std::make_unique<DatasetSource>(dataset, options.augment, options.normalization,
+    return std::make_unique<DatasetSource>(dataset, options.augment.crops, options.normalization,
                                            options.seed);
 }
 

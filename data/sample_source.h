@@ -50,7 +50,7 @@ class DatasetSource : public SampleSource {
   public:
     /// `dataset` outlives the source; its pixels and labels are not copied. `seed` decides the
     /// augmentation. Throws UsageError where the options do not fit the images.
-    DatasetSource(const Dataset& dataset, const AugmentOptions& augment,
+    DatasetSource(const Dataset& dataset, const CropOptions& crops,
                   const Normalization& normalization, uint64_t seed);
 
     int64_t count() const override { return dataset_->count; }
@@ -60,7 +60,7 @@ class DatasetSource : public SampleSource {
   private:
     const Dataset* dataset_;
     Shape shape_;
-    AugmentOptions augment_;
+    CropOptions crops_;
     Normalizer normalizer_;
     uint64_t seed_;
 };
@@ -84,7 +84,7 @@ class LabelSource : public SampleSource {
 
 /// What a device that keeps the images of `dataset` makes batches as a DatasetSource does with.
 /// Points into the data set. Throws as DatasetSource.
-ImageSet kept_set(const Dataset& dataset, const AugmentOptions& augment,
+ImageSet kept_set(const Dataset& dataset, const CropOptions& crops,
                   const Normalization& normalization, uint64_t seed);
 
 }  // namespace trainer

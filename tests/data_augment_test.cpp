@@ -82,7 +82,7 @@ TEST(Transform, EachChannelHasItsTable) {
 }
 
 TEST(DrawTransform, FollowsTheDocumentedOrder) {
-    const AugmentOptions options{.pad_crop = 4, .flip = true, .cutout = 5};
+    const CropOptions options{.pad_crop = 4, .flip = true, .cutout = 5};
     for (uint64_t sample = 0; sample < 200; ++sample) {
         Random random{9, static_cast<uint64_t>(RandomPurpose::augmentation), 3, sample};
         Transform expected;
@@ -95,28 +95,27 @@ TEST(DrawTransform, FollowsTheDocumentedOrder) {
         expected.cut_bottom = std::min<int64_t>(row + 3, 32);
         expected.cut_left = std::max<int64_t>(column - 2, 0);
         expected.cut_right = std::min<int64_t>(column + 3, 20);
-        const auto index = static_cast<int64_t>(sample);
-        const Transform drawn = draw_transform(options, 32, 20, 9, 3, index);
+        const Transform drawn = Transform::draw(options, 32, 20, 9, 3, sample);
         EXPECT_EQ(drawn, expected);
 
         // Switching one off leaves the others as they were.
-        const Transform no_crop = draw_transform({0, true, 5}, 32, 20, 9, 3, index);
+        const Transform no_crop = Transform::draw({0, true, 5}, 32, 20, 9, 3, sample);
         EXPECT_EQ(no_crop.shift_y, 0);
         EXPECT_EQ(no_crop.shift_x, 0);
         EXPECT_EQ(no_crop.flip, drawn.flip);
         EXPECT_EQ(no_crop.cut_left, drawn.cut_left);
-        EXPECT_EQ(draw_transform({0, false, 0}, 32, 20, 9, 3, index), Transform{});
+        EXPECT_EQ(Transform::draw({0, false, 0}, 32, 20, 9, 3, sample), Transform{});
     }
 }
 
 TEST(DrawTransform, DrawsAreUniform) {
-    const AugmentOptions options{.pad_crop = 4, .flip = true, .cutout = 8};
+    const CropOptions options{.pad_crop = 4, .flip = true, .cutout = 8};
     std::vector<int> rows(9), columns(9);
     int flips = 0;
-    constexpr int samples = 9000;
+    constexpr uint64_t samples = 9000;
     std::set<int64_t> tops;
-    for (int i = 0; i < samples; ++i) {
-        const Transform drawn = draw_transform(options, 32, 32, 1, i % 3, i / 3);
+    for (uint64_t i = 0; i < samples; ++i) {
+        const Transform drawn = Transform::draw(options, 32, 32, 1, i % 3, i / 3);
         ++rows.at(static_cast<size_t>(drawn.shift_y + 4));
         ++columns.at(static_cast<size_t>(drawn.shift_x + 4));
         flips += drawn.flip;
@@ -142,13 +141,13 @@ std::string usage_error(const std::function<void()>& work) {
 }
 
 TEST(Augmentation, BadOptionsAreUsageErrors) {
-    EXPECT_EQ(usage_error([] { check_augmentation({.pad_crop = 33}, 32, 40); }),
+    EXPECT_EQ(usage_error([] { check_crops({.pad_crop = 33}, 32, 40); }),
               "data.augment.pad_crop is 33; for images of 32x40 it is 0 to 32");
-    EXPECT_EQ(usage_error([] { check_augmentation({.pad_crop = -1}, 32, 40); }),
+    EXPECT_EQ(usage_error([] { check_crops({.pad_crop = -1}, 32, 40); }),
               "data.augment.pad_crop is -1; for images of 32x40 it is 0 to 32");
-    EXPECT_EQ(usage_error([] { check_augmentation({.cutout = -2}, 32, 32); }),
+    EXPECT_EQ(usage_error([] { check_crops({.cutout = -2}, 32, 32); }),
               "data.augment.cutout is -2; it is the side of a square in pixels, 0 for none");
-    check_augmentation({.pad_crop = 32, .flip = true, .cutout = 100}, 32, 32);
+    check_crops({.pad_crop = 32, .flip = true, .cutout = 100}, 32, 32);
 }
 
 TEST(Normalization, DefaultsAreTheDesigns) {

@@ -104,7 +104,7 @@ LoaderOptions augmented() {
     LoaderOptions options;
     options.batch = 20;
     options.seed = 7;
-    options.augment = {.pad_crop = 4, .flip = true, .cutout = 8};
+    options.augment.crops = {.pad_crop = 4, .flip = true, .cutout = 8};
     options.normalization = default_normalization("synthetic");
     return options;
 }
@@ -250,9 +250,9 @@ TEST(Loader, BatchesAreAugmentedAndNormalised) {
     std::vector<float> image(3072);
     for (size_t i = 0; i < 20; ++i) {
         const int32_t index = order[60 + i];
-        apply_transform(draw_transform(options.augment, 32, 32, 7, 5, index),
-                        Normalizer(options.normalization, 3), data.image(index), 3, 32, 32,
-                        image.data());
+        apply_transform(
+            Transform::draw(options.augment.crops, 32, 32, 7, 5, static_cast<uint64_t>(index)),
+            Normalizer(options.normalization, 3), data.image(index), 3, 32, 32, image.data());
         EXPECT_EQ(batch.labels[i], index % 10);
         EXPECT_EQ(std::memcmp(image.data(), batch.images.data() + i * 3072, 3072 * 4), 0);
     }
@@ -375,7 +375,7 @@ TEST(Loader, BadOptionsAreUsageErrors) {
     EXPECT_EQ(usage_error([&] { Loader(data, options); }),
               "data.mean has 2 values, but images have 3 channels; give one a channel");
     options = augmented();
-    options.augment.pad_crop = 40;
+    options.augment.crops.pad_crop = 40;
     EXPECT_EQ(usage_error([&] { Loader(data, options); }),
               "data.augment.pad_crop is 40; for images of 32x32 it is 0 to 32");
 }

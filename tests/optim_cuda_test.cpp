@@ -24,7 +24,7 @@ LoaderOptions loader_options(bool images) {
     options.drop_last = false;
     options.seed = 5;
     options.images = images;
-    options.augment = {.pad_crop = 4, .flip = true, .cutout = 9};
+    options.augment.crops = {.pad_crop = 4, .flip = true, .cutout = 9};
     options.normalization = default_normalization("cifar10");
     return options;
 }
@@ -35,7 +35,7 @@ struct Alone {
         : network(make_network()),
           loader(dataset, loader_options(!keeps)),
           backend(make_cuda_backend({})),
-          kept(keeps ? backend->keep_images(kept_set(dataset, loader.options().augment,
+          kept(keeps ? backend->keep_images(kept_set(dataset, loader.options().augment.crops,
                                                      loader.options().normalization, 5))
                      : nullptr),
           optimizer(make_optimizer({.momentum = 0.9}, network.parameters())),

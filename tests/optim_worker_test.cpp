@@ -82,7 +82,7 @@ struct Bench {
         options.batch = settings.batch;
         options.drop_last = settings.drop_last;
         options.threads = 2;
-        options.augment = {.pad_crop = 4, .flip = true};
+        options.augment.crops = {.pad_crop = 4, .flip = true};
         options.normalization = default_normalization("synthetic");
         return options;
     }

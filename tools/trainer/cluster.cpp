@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <future>
 #include <iostream>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -64,6 +66,11 @@ class ServerNode {
         coordinator_.attach(server_, *endpoint_);
     }
 
+    /// Opens the job before any worker asks for it, where an early one's request would too.
+    void open() {
+        on_loop([&] { coordinator_.open(); });
+    }
+
     /// Whether all workers have left; throws what has ended the run.
     bool wait_finished(std::chrono::milliseconds timeout) {
         return endpoint_->wait_finished(timeout);
@@ -95,12 +102,7 @@ class ServerNode {
     void close() {
         if (!endpoint_)
             return;
-        std::promise<void> written;
-        endpoint_->loop().post([&] {
-            coordinator_.join_saver();
-            written.set_value();
-        });
-        written.get_future().wait();
+        on_loop([&] { coordinator_.join_saver(); });
         endpoint_.reset();
     }
 
@@ -108,6 +110,21 @@ class ServerNode {
     JobCoordinator& coordinator() { return coordinator_; }
 
   private:
+    /// Does `work` on the endpoint's loop and returns when it is done; throws what it throws.
+    void on_loop(const std::function<void()>& work) {
+        // Shared: the loop may still be in it when this has what it waited for.
+        const auto done = std::make_shared<std::promise<void>>();
+        endpoint_->loop().post([&work, done] {
+            try {
+                work();
+                done->set_value();
+            } catch (...) {
+                done->set_exception(std::current_exception());
+            }
+        });
+        done->get_future().get();
+    }
+
     ShardOptions shard_options() const {
         ShardOptions options = plan_.variant.shard;
         options.lr = [this](int64_t step) {
@@ -327,7 +344,7 @@ ExitCode run_with_servers(const Config& config, const Part& part) {
                  listening.advertised);
     }
     JobCoordinator& coordinator = nodes[0]->coordinator();
-    coordinator.open();
+    nodes[0]->open();
 
     const StopSignals signals;
     std::exception_ptr failure;

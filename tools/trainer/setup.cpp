@@ -40,7 +40,8 @@ std::optional<int64_t> number_in(const std::string& path) {
 
 AugmentOptions augment_options(const Config& config) {
     const auto& augment = config.data.augment;
-    AugmentOptions options{augment.pad_crop, augment.flip, augment.cutout};
+    AugmentOptions options;
+    options.crops = {augment.pad_crop, augment.flip, augment.cutout};
     options.photo.crop = augment.random_crop;
     options.photo.scale_low = augment.scale[0];
     options.photo.scale_high = augment.scale[1];
@@ -110,7 +111,7 @@ std::unique_ptr<DeviceImages> keep_images(const Dataset& dataset, const LoaderOp
     if (options.images)
         return nullptr;
     auto kept = backend.keep_images(
-        kept_set(dataset, options.augment, options.normalization, options.seed));
+        kept_set(dataset, options.augment.crops, options.normalization, options.seed));
     check(kept != nullptr, "a backend that keeps no images gets them");
     return kept;
 }
