@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "comm/transport.h"
-#include "engine/error.h"
+#include "tests/error_of.h"
 
 namespace trainer::testing_comm {
 
@@ -30,15 +30,6 @@ inline std::vector<std::byte> pattern(size_t size, uint32_t seed) {
         byte = static_cast<std::byte>(state >> 24);
     }
     return bytes;
-}
-
-inline std::string error_of(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "no error";
 }
 
 /// Keeps every message and the reason of the end; waits for them with a timeout.

@@ -3,14 +3,13 @@
 
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <random>
 #include <sstream>
 #include <vector>
 
 #include "comm/hello.h"
 #include "comm/message.h"
-#include "engine/error.h"
+#include "tests/error_of.h"
 
 namespace trainer {
 namespace {
@@ -23,15 +22,6 @@ uint32_t crc(std::string_view text) {
     Crc32c crc;
     crc.add(bytes_of(text));
     return crc.value();
-}
-
-std::string error_of(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "no error";
 }
 
 /// The example of PROTOCOL.md: worker 2 pushes 2 floats, 1.0 and -2.0, as elements 1000 and 1001 of

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data/jpeg.h"
+#include "tests/error_of.h"
 #include "tests/photos.h"
 
 namespace trainer::convert {
@@ -40,15 +41,6 @@ inline std::pair<int, std::string> printed(const std::function<int()>& work) {
 }
 
 /// What the Error says that `work` throws.
-inline std::string message_of(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "no error";
-}
-
 /// The files of a directory, by their paths in it.
 inline std::map<std::string, std::vector<std::byte>> files_in(const fs::path& dir) {
     std::map<std::string, std::vector<std::byte>> files;

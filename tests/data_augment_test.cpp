@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -12,6 +11,7 @@
 #include "data/permutation.h"
 #include "engine/error.h"
 #include "engine/random.h"
+#include "tests/error_of.h"
 
 namespace trainer {
 namespace {
@@ -131,21 +131,12 @@ TEST(DrawTransform, DrawsAreUniform) {
     EXPECT_EQ(tops.size(), 28U);  // 0 to 27
 }
 
-std::string usage_error(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const UsageError& error) {
-        return error.what();
-    }
-    return "no usage error";
-}
-
 TEST(Augmentation, BadOptionsAreUsageErrors) {
-    EXPECT_EQ(usage_error([] { check_crops({.pad_crop = 33}, 32, 40); }),
+    EXPECT_EQ(error_of<UsageError>([] { check_crops({.pad_crop = 33}, 32, 40); }),
               "data.augment.pad_crop is 33; for images of 32x40 it is 0 to 32");
-    EXPECT_EQ(usage_error([] { check_crops({.pad_crop = -1}, 32, 40); }),
+    EXPECT_EQ(error_of<UsageError>([] { check_crops({.pad_crop = -1}, 32, 40); }),
               "data.augment.pad_crop is -1; for images of 32x40 it is 0 to 32");
-    EXPECT_EQ(usage_error([] { check_crops({.cutout = -2}, 32, 32); }),
+    EXPECT_EQ(error_of<UsageError>([] { check_crops({.cutout = -2}, 32, 32); }),
               "data.augment.cutout is -2; it is the side of a square in pixels, 0 for none");
     check_crops({.pad_crop = 32, .flip = true, .cutout = 100}, 32, 32);
 }
@@ -158,25 +149,25 @@ TEST(Normalization, DefaultsAreTheDesigns) {
     EXPECT_EQ(default_normalization("mnist").std, std::vector<double>(3, 0.3081));
     EXPECT_EQ(default_normalization("fashion_mnist").mean, std::vector<double>(3, 0.2860));
     EXPECT_EQ(default_normalization("imagenet").mean.at(0), 0.485);
-    EXPECT_EQ(usage_error([] { default_normalization("tiny"); }),
+    EXPECT_EQ(error_of<UsageError>([] { default_normalization("tiny"); }),
               "no normalisation is known for data set 'tiny'; set data.mean and data.std");
 }
 
 TEST(Normalization, BadValuesAreUsageErrors) {
-    EXPECT_EQ(usage_error([] {
+    EXPECT_EQ(error_of<UsageError>([] {
                   Normalizer({{0.5, 0.5}, {1, 1, 1}}, 3);
               }),
               "data.mean has 2 values, but images have 3 channels; give one a channel");
-    EXPECT_EQ(usage_error([] {
+    EXPECT_EQ(error_of<UsageError>([] {
                   Normalizer({{0.5, 0.5, 0.5}, {1}}, 3);
               }),
               "data.std has 1 values, but images have 3 channels; give one a channel");
-    EXPECT_EQ(usage_error([] {
+    EXPECT_EQ(error_of<UsageError>([] {
                   Normalizer({{0.5, 0.5}, {1, 0}}, 2);
               }),
               "data.mean must be finite and data.std above 0; channel 1 has mean 0.500000, std "
               "0.000000");
-    EXPECT_NE(usage_error([] { Normalizer({{NAN}, {1}}, 1); }), "no usage error");
+    EXPECT_NE(error_of<UsageError>([] { Normalizer({{NAN}, {1}}, 1); }), "no error");
 }
 
 std::vector<int32_t> order_of(int64_t count, bool shuffle, uint64_t seed, int64_t epoch) {

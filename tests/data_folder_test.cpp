@@ -1,11 +1,10 @@
 // Class folders: names, links, splits, label files; and packed shards of them.
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "data/folder.h"
 #include "data/shards.h"
 #include "engine/crc32c.h"
+#include "tests/error_of.h"
 #include "tests/photos.h"
 
 namespace trainer {
@@ -16,15 +15,6 @@ namespace fs = std::filesystem;
 void touch(const fs::path& path, const std::string& text = "x") {
     fs::create_directories(path.parent_path());
     std::ofstream(path) << text;
-}
-
-std::string error_of(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "no error";
 }
 
 bool contains(const std::string& text, const std::string& part) {

@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
 #include "data/dataset.h"
 #include "engine/error.h"
+#include "tests/error_of.h"
 
 namespace trainer {
 namespace {
@@ -62,18 +62,9 @@ std::string gzip(const std::string& bytes) {
 }
 
 /// The message of the Error that `work` throws.
-std::string message_of(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "no error";
-}
-
 std::string load_message(const std::string& dataset, const std::string& dir,
                          Split split = Split::train) {
-    return message_of([&] { load_dataset({dataset, dir, split, {}}); });
+    return error_of([&] { load_dataset({dataset, dir, split, {}}); });
 }
 
 // A sum that any change or swap of bytes changes (FNV-1a).

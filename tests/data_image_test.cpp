@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 
 #include "data/image.h"
 #include "data/jpeg.h"
+#include "tests/error_of.h"
 #include "tests/photos.h"
 
 #ifdef TRAINER_HAVE_JPEG
@@ -19,15 +19,6 @@ namespace trainer {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-std::string message_of(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const CorruptImage& error) {
-        return error.what();
-    }
-    return "no error";
-}
 
 double mean_difference(const Image& a, const Image& b) {
     EXPECT_EQ(a.height, b.height);
@@ -255,10 +246,10 @@ TEST(Jpeg, CutShortIsRejectedWhereverItIsCut) {
         const Bytes bytes = write_jpeg(image.pixels, 60, 90, {.progressive = progressive});
         for (size_t size = 1; size + 3 < bytes.size(); size += size < 700 ? 1 : 97) {
             const auto part = std::span(bytes).first(size);
-            EXPECT_NE(message_of([&] { decode_image(part, "a.JPEG"); }), "no error")
+            EXPECT_NE(error_of<CorruptImage>([&] { decode_image(part, "a.JPEG"); }), "no error")
                 << size << " of " << bytes.size();
         }
-        EXPECT_NE(message_of([&] {
+        EXPECT_NE(error_of<CorruptImage>([&] {
                       decode_image(std::span(bytes).first(bytes.size() / 2), "a b.JPEG");
                   }).find("'a b.JPEG': a JPEG that is cut short ("),
                   std::string::npos);
@@ -285,14 +276,16 @@ TEST(Jpeg, DamageInsideIsRejected) {
     // A marker that has no place there.
     bytes[bytes.size() / 2] = std::byte{0xff};
     bytes[bytes.size() / 2 + 1] = std::byte{0xd9};
-    EXPECT_NE(message_of([&] { decode_image(bytes, "a.JPEG"); }).find("'a.JPEG': a damaged JPEG ("),
+    EXPECT_NE(error_of<CorruptImage>([&] {
+                  decode_image(bytes, "a.JPEG");
+              }).find("'a.JPEG': a damaged JPEG ("),
               std::string::npos);
     // A size that is not credible.
     Bytes huge = write_jpeg(image.pixels, 200, 200, {});
     const Bytes marker{std::byte{0xff}, std::byte{0xc0}};
     const auto frame = std::search(huge.begin(), huge.end(), marker.begin(), marker.end());
     std::fill_n(frame + 5, 4, std::byte{0xff});
-    EXPECT_EQ(message_of([&] { decode_image(huge, "huge"); }),
+    EXPECT_EQ(error_of<CorruptImage>([&] { decode_image(huge, "huge"); }),
               "'huge': a JPEG of 65535x65535 pixels, more than is credible");
 }
 
@@ -304,15 +297,18 @@ Bytes text(const std::string& letters) {
 }
 
 TEST(Image, WhatIsNoImageIsRejected) {
-    EXPECT_EQ(message_of([] { decode_image({}, "zero.JPEG"); }), "'zero.JPEG': an empty file");
+    EXPECT_EQ(error_of<CorruptImage>([] { decode_image({}, "zero.JPEG"); }),
+              "'zero.JPEG': an empty file");
     try {
-        EXPECT_EQ(message_of([] { decode_image(text("<html>404</html>"), "a.JPEG"); }),
+        EXPECT_EQ(error_of<CorruptImage>([] { decode_image(text("<html>404</html>"), "a.JPEG"); }),
                   "'a.JPEG': not an image that can be decoded");
     } catch (const UsageError& error) {
         EXPECT_NE(std::string(error.what()).find("without OpenCV"), std::string::npos);
     }
-    EXPECT_NE(message_of([] { decode_image(text("\xff\xd8\xff"), "a.JPEG"); }), "no error");
-    EXPECT_NE(message_of([] { decode_image(text("\xff\xd8\xff\xd9"), "a.JPEG"); }), "no error");
+    EXPECT_NE(error_of<CorruptImage>([] { decode_image(text("\xff\xd8\xff"), "a.JPEG"); }),
+              "no error");
+    EXPECT_NE(error_of<CorruptImage>([] { decode_image(text("\xff\xd8\xff\xd9"), "a.JPEG"); }),
+              "no error");
 }
 
 TEST(Image, PngUnderAnyName) {
@@ -328,13 +324,14 @@ TEST(Image, PngUnderAnyName) {
     for (size_t i = 0; i < gray.pixels.size(); ++i)
         EXPECT_EQ(gray.pixels[i], image.pixels[i / 3 * 3]);
     for (size_t size = 0; size < bytes.size(); size += 13)
-        EXPECT_NE(message_of([&] { decode_image(std::span(bytes).first(size), "cut"); }),
-                  "no error")
+        EXPECT_NE(
+            error_of<CorruptImage>([&] { decode_image(std::span(bytes).first(size), "cut"); }),
+            "no error")
             << size;
-    EXPECT_EQ(message_of([&] { decode_image(std::span(bytes).first(100), "a.png"); }),
+    EXPECT_EQ(error_of<CorruptImage>([&] { decode_image(std::span(bytes).first(100), "a.png"); }),
               "'a.png': a PNG that is cut short, at 100 bytes");
     bytes[bytes.size() / 2] ^= std::byte{0x40};  // a chunk's checksum does not hold
-    EXPECT_NE(message_of([&] { decode_image(bytes, "a.png"); }), "no error");
+    EXPECT_NE(error_of<CorruptImage>([&] { decode_image(bytes, "a.png"); }), "no error");
 }
 
 /// A PNG of 16 bits a channel, uncompressed, written here: `colour_type` 2 is RGB, 6 has alpha.

@@ -8,12 +8,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <functional>
 #include <new>
 
 #include "data/loader.h"
 #include "data/permutation.h"
 #include "engine/error.h"
+#include "tests/error_of.h"
 
 // Every allocation of this program is counted. Not inlined: the compiler would take malloc and free
 // for mismatched.
@@ -347,24 +347,15 @@ TEST(Loader, ReadsAheadNoFurtherThanTheRingAndSleeps) {
     EXPECT_EQ(source.loaded_, 50);
 }
 
-std::string usage_error(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const UsageError& error) {
-        return error.what();
-    }
-    return "no usage error";
-}
-
 TEST(Loader, BadOptionsAreUsageErrors) {
     const auto message = [](const LoaderOptions& options) {
-        return usage_error([&] { counting_loader(100, options); });
+        return error_of<UsageError>([&] { counting_loader(100, options); });
     };
     EXPECT_EQ(message({.batch = 26, .workers = 4}),
               "the batch is larger than the data set: 4 workers x data.batch_size 26, but 100 "
               "samples; lower data.batch_size or set data.drop_last: false");
-    EXPECT_EQ(message({.batch = 26, .workers = 4, .drop_last = false}), "no usage error");
-    EXPECT_EQ(message({.batch = 25, .workers = 4}), "no usage error");
+    EXPECT_EQ(message({.batch = 26, .workers = 4, .drop_last = false}), "no error");
+    EXPECT_EQ(message({.batch = 25, .workers = 4}), "no error");
     EXPECT_EQ(message({.batch = 0}), "loader: batch is 0, at least 1 is needed");
     EXPECT_EQ(message({.worker = 2, .workers = 2}), "loader: worker 2 of 2; ranks start at 0");
     EXPECT_EQ(message({.threads = 0}), "loader: threads is 0, at least 1 is needed");
@@ -372,11 +363,11 @@ TEST(Loader, BadOptionsAreUsageErrors) {
     const Dataset data = small_dataset();
     LoaderOptions options = augmented();
     options.normalization.mean.pop_back();
-    EXPECT_EQ(usage_error([&] { Loader(data, options); }),
+    EXPECT_EQ(error_of<UsageError>([&] { Loader(data, options); }),
               "data.mean has 2 values, but images have 3 channels; give one a channel");
     options = augmented();
     options.augment.crops.pad_crop = 40;
-    EXPECT_EQ(usage_error([&] { Loader(data, options); }),
+    EXPECT_EQ(error_of<UsageError>([&] { Loader(data, options); }),
               "data.augment.pad_crop is 40; for images of 32x32 it is 0 to 32");
 }
 

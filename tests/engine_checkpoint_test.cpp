@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "engine/checkpoint.h"
+#include "tests/error_of.h"
 
 namespace trainer {
 namespace {
@@ -62,15 +63,6 @@ class CheckpointTest : public testing::Test {
             names.push_back(entry.path().filename().string());
         std::sort(names.begin(), names.end());
         return names;
-    }
-
-    static std::string message_of(const std::function<void()>& work) {
-        try {
-            work();
-        } catch (const Error& error) {
-            return error.what();
-        }
-        return "";
     }
 
     fs::path root_, dir_;
@@ -155,7 +147,7 @@ TEST_F(CheckpointTest, AllDamagedIsAnError) {
     auto store = open();
     save(store, 1);
     flip_bit(dir_ / "step-1" / "state.safetensors", 1);
-    const std::string message = message_of([&] { store.newest(); });
+    const std::string message = error_of([&] { store.newest(); });
     EXPECT_NE(message.find("checkpoint.resume=never"), std::string::npos) << message;
 }
 
@@ -215,7 +207,7 @@ TEST_F(CheckpointTest, KilledWhileWritingLosesNothing) {
 
 TEST_F(CheckpointTest, OneRunADirectory) {
     auto store = open();
-    const std::string message = message_of([&] { open(); });
+    const std::string message = error_of([&] { open(); });
     EXPECT_NE(message.find("another run is writing to"), std::string::npos) << message;
 }
 
@@ -224,7 +216,7 @@ TEST_F(CheckpointTest, ADirectoryThatCannotBeWritten) {
     std::ofstream(root_ / "file") << "x";
     for (const fs::path& path : {root_ / "file" / "runs", fs::path("/proc/runs")}) {
         dir_ = path;
-        const std::string message = message_of([&] { open(); });
+        const std::string message = error_of([&] { open(); });
         EXPECT_NE(message.find("checkpoint.dir: '" + path.string() + "' cannot be written ("),
                   std::string::npos)
             << message;
@@ -263,7 +255,7 @@ TEST_F(CheckpointTest, ALimitOnFileSizesLosesNothing) {
     tight = before;
     tight.rlim_cur = 2000;
     setrlimit(RLIMIT_FSIZE, &tight);
-    const std::string message = message_of([&] { save(store, 2); });
+    const std::string message = error_of([&] { save(store, 2); });
     setrlimit(RLIMIT_FSIZE, &before);
     expect_out_of_space(message);
     EXPECT_EQ(names(), (std::vector<std::string>{"latest", "step-1"}));
@@ -278,11 +270,11 @@ TEST_F(CheckpointTest, AFullDiskLosesNothing) {
         GTEST_SKIP() << "no right to mount a small file system";
     {
         auto store = open();
-        std::string message;
+        std::string message = "no error";
         int64_t step = 0;
-        while (message.empty() && step < 100) {
+        while (message == "no error" && step < 100) {
             ++step;
-            message = message_of([&] { save(store, step, step == 1); });
+            message = error_of([&] { save(store, step, step == 1); });
         }
         EXPECT_GE(step, 2);
         expect_out_of_space(message);

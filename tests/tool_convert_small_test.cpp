@@ -83,7 +83,7 @@ TEST(Cifar, StoppedItLeavesNothing) {
     EXPECT_FALSE(fs::exists(dir / "png" / ".convert"));
     EXPECT_EQ(files_in(dir / "png").size(), 120u);
     EXPECT_EQ(
-        message_of([&] { convert_cifar(dir / "bin", dir / "png", "", never); }),
+        error_of([&] { convert_cifar(dir / "bin", dir / "png", "", never); }),
         "'" + (dir / "png").string() + "' has train already; remove it, or choose another place");
     left = 70;
     EXPECT_EQ(printed([&] {
@@ -93,7 +93,7 @@ TEST(Cifar, StoppedItLeavesNothing) {
     EXPECT_FALSE(fs::exists(dir / "back"));
 
     fs::rename(dir / "png" / "test" / "3", dir / "png" / "test" / "three");
-    EXPECT_NE(message_of([&] {
+    EXPECT_NE(error_of([&] {
                   convert_cifar(dir / "png", dir / "back", "", never);
               }).find("its folder 'three' is none of the data set's classes, which are '0' to "),
               std::string::npos);
@@ -140,7 +140,7 @@ TEST(Cifar, PythonReadsOurPicklesAndWeReadPythons) {
 TEST(Cifar, WhatIsDamagedIsRefused) {
     const TemporaryFolder dir;
     const auto message = [&] {
-        return message_of([&] { convert_cifar(dir / "x", dir / "to", "", never); });
+        return error_of([&] { convert_cifar(dir / "x", dir / "to", "", never); });
     };
     fs::create_directories(dir / "x");
     EXPECT_NE(message().find("holds no CIFAR"), std::string::npos);

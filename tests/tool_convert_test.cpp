@@ -190,7 +190,7 @@ TEST(Pack, OtherValidationClassesAreRefused) {
     const TemporaryFolder dir;
     make_photos(dir / "from");
     fs::rename(dir / "from" / "val" / "n02", dir / "from" / "val" / "n03");
-    EXPECT_EQ(message_of([&] { pack({.from = dir / "from", .to = dir / "to"}, never); }),
+    EXPECT_EQ(error_of([&] { pack({.from = dir / "from", .to = dir / "to"}, never); }),
               "'" + (dir / "from").string() +
                   "': the test images have the class not 'n02', which the training images have; "
                   "labels would mean something else");
@@ -204,18 +204,18 @@ TEST(Pack, SettingsThatDoNothingAreRefused) {
     const fs::path from = dir / "from", to = dir / "to";
     const std::string val = (from / "val").string();
     EXPECT_EQ(
-        message_of([&] { pack({.from = from, .to = to, .held_out = 0.5}, never); }),
+        error_of([&] { pack({.from = from, .to = to, .held_out = 0.5}, never); }),
         "--split holds nothing out: the test images are those of '" + val + "'; leave it out");
-    EXPECT_EQ(message_of([&] { pack({.from = from, .to = to, .val_labels = "a.txt"}, never); }),
+    EXPECT_EQ(error_of([&] { pack({.from = from, .to = to, .val_labels = "a.txt"}, never); }),
               "--val-labels is not read: the class folders of '" + val +
                   "' say the classes; leave it out");
     fs::remove_all(from / "val");
-    EXPECT_EQ(message_of([&] { pack({.from = from, .to = to, .val_labels = "a.txt"}, never); }),
+    EXPECT_EQ(error_of([&] { pack({.from = from, .to = to, .val_labels = "a.txt"}, never); }),
               "--val-labels is not read: '" + from.string() + "' has no val/; leave it out");
-    EXPECT_EQ(message_of([&] { pack({.from = dir / "no", .to = to}, never); }),
+    EXPECT_EQ(error_of([&] { pack({.from = dir / "no", .to = to}, never); }),
               "'" + (dir / "no").string() + "' is no directory; set FROM to where it is");
     write_bytes(from / "val" / "v.JPEG", encode_jpeg(waves(70, 80), 90));
-    EXPECT_NE(message_of([&] { pack({.from = from, .to = to}, never); }).find("; set --val-labels"),
+    EXPECT_NE(error_of([&] { pack({.from = from, .to = to}, never); }).find("; set --val-labels"),
               std::string::npos);
     EXPECT_FALSE(fs::exists(to));
 }
@@ -246,7 +246,7 @@ TEST(Convert, OneAtATimeWritesToAFolder) {
     std::string met = "nothing";
     const auto second = [&] {
         if (met == "nothing")
-            met = message_of([&] { pack(options, never); });
+            met = error_of([&] { pack(options, never); });
         return false;
     };
     EXPECT_EQ(printed([&] { return pack(options, second); }).first, 0);

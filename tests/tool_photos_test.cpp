@@ -2,10 +2,9 @@
 // remembers.
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "data/jpeg.h"
 #include "data/photo_source.h"
+#include "tests/error_of.h"
 #include "tests/photos.h"
 #include "tools/conversion/convert.h"
 #include "tools/trainer/cluster.h"
@@ -22,15 +21,6 @@ namespace fs = std::filesystem;
 
 bool contains(const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
-}
-
-std::string error_of(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "no error";
 }
 
 /// Only red, green or blue left of an image, or all three.
