@@ -361,8 +361,8 @@ TEST_F(ClusterTest, StepTimeIsKeptByTheClock) {
     expect_part(outcome.text, "50 ms forward and backward");
     const auto comm = records("run", "comm");
     ASSERT_EQ(comm.size(), 6u);
-    for (const Json& record : comm)
-        EXPECT_NEAR(record["compute_s"].get<double>() / 4, 0.05, 0.02) << record;
+    for (const Json& record : comm)  // no upper bound: a busy machine takes longer
+        EXPECT_GE(record["compute_s"].get<double>() / 4, 0.0499) << record;
 }
 
 TEST_F(ClusterTest, RecordsAndTheSummarySayWhereTimeWent) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
-#include <future>
 #include <iostream>
 #include <memory>
 #include <mutex>
@@ -14,13 +13,12 @@
 #include "comm/link.h"
 #include "comm/metrics_http.h"
 #include "engine/cuda/cuda_engine.h"
-#include "optim/server.h"
 #include "tools/trainer/allreduce.h"
 #include "tools/trainer/cluster_plan.h"
 #include "tools/trainer/cluster_worker.h"
-#include "tools/trainer/coordinator.h"
 #include "tools/trainer/exposition.h"
 #include "tools/trainer/process_log.h"
+#include "tools/trainer/server_node.h"
 #include "tools/trainer/setup.h"
 #include "tools/trainer/signals.h"
 
@@ -29,117 +27,7 @@ namespace {
 
 using Log = std::function<void(const std::string&)>;
 
-constexpr std::chrono::milliseconds signal_poll{100};
 constexpr std::chrono::milliseconds longest_pause{1000};
-
-/// One server: its part of the model, and what listens for workers.
-class ServerNode {
-  public:
-    ServerNode(const Config& config, const ClusterPlan& plan, const Dataset& training)
-        : config_(config),
-          plan_(plan),
-          arena_(plan.network.parameters(), DType::f32, plan.server_slabs()),
-          coordinator_(config, plan, training, arena_),
-          server_(shard_options(), *plan.optimizer, arena_, &coordinator_) {
-        server_.survives_losses = config.distributed.on_worker_loss == "continue";
-        server_.on_members = [this](int64_t, std::span<const std::byte> rhythm) {
-            coordinator_.adopt_rhythm(rhythm);
-        };
-    }
-    ~ServerNode() { close(); }
-
-    void listen(std::unique_ptr<Transport> transport, const std::string& address, int index,
-                Log log) {
-        ServerOptions options;
-        options.listen = address;
-        options.index = index;
-        options.workers = config_.distributed.workers;
-        options.cuts = plan_.cuts;
-        options.terms = plan_.terms;
-        options.timeout = comm_timeout(config_);
-        options.rejoin = server_.survives_losses;
-        options.secret = secret_of(config_);
-        options.log = std::move(log);
-        endpoint_ =
-            std::make_unique<ServerEndpoint>(std::move(transport), std::move(options), server_);
-        server_.attach(*endpoint_);
-        coordinator_.attach(server_, *endpoint_);
-    }
-
-    /// Opens the job before any worker asks for it, where an early one's request would too.
-    void open() {
-        on_loop([&] { coordinator_.open(); });
-    }
-
-    /// Whether all workers have left; throws what has ended the run.
-    bool wait_finished(std::chrono::milliseconds timeout) {
-        return endpoint_->wait_finished(timeout);
-    }
-
-    /// Lets Prometheus know what this server sees: through the run's log where that is here, else
-    /// through `own`, which outlives close(). Returns at once.
-    void expose(Exposition* own) {
-        // By its address: close() has emptied the pointer before the loop is through.
-        endpoint_->loop().post([this, own, endpoint = endpoint_.get()] {
-            Exposition* const to = coordinator_.exposition() ? coordinator_.exposition() : own;
-            if (to == nullptr || !server_.has_begun())
-                return;
-            const Shard::Staleness staleness = server_.shard().staleness();
-            const ServerCounters traffic = endpoint->counters();
-            to->update([&](RunNumbers& numbers) {
-                numbers.step = server_.shard().steps();
-                numbers.members = server_.shard().members();
-                numbers.received_bytes_total = static_cast<double>(traffic.push_bytes);
-                numbers.sent_bytes_total = static_cast<double>(traffic.pull_bytes);
-                if (staleness.pushes > 0)
-                    numbers.staleness =
-                        static_cast<double>(staleness.sum) / static_cast<double>(staleness.pushes);
-            });
-        });
-    }
-
-    /// After this nothing of it runs any more.
-    void close() {
-        if (!endpoint_)
-            return;
-        on_loop([&] { coordinator_.join_saver(); });
-        endpoint_.reset();
-    }
-
-    ServerEndpoint& endpoint() { return *endpoint_; }
-    JobCoordinator& coordinator() { return coordinator_; }
-
-  private:
-    /// Does `work` on the endpoint's loop and returns when it is done; throws what it throws.
-    void on_loop(const std::function<void()>& work) {
-        // Shared: the loop may still be in it when this has what it waited for.
-        const auto done = std::make_shared<std::promise<void>>();
-        endpoint_->loop().post([&work, done] {
-            try {
-                work();
-                done->set_value();
-            } catch (...) {
-                done->set_exception(std::current_exception());
-            }
-        });
-        done->get_future().get();
-    }
-
-    ShardOptions shard_options() const {
-        ShardOptions options = plan_.variant.shard;
-        options.lr = [this](int64_t step) {
-            return learning_rate(plan_, coordinator_.rhythm(), step);
-        };
-        return options;
-    }
-
-    const Config& config_;
-    const ClusterPlan& plan_;
-    ParameterArena arena_;
-    JobCoordinator coordinator_;
-    Server server_;
-    std::unique_ptr<ServerEndpoint> endpoint_;  // first to go: its thread uses the rest
-};
 
 /// The workers of one process, a thread each.
 class WorkerThreads {
@@ -246,17 +134,6 @@ std::unique_ptr<Link> connect(const Config& config, const ClusterPlan& plan, int
         }
         std::this_thread::sleep_for(pause);
     }
-}
-
-/// Waits until all workers of a server have left; passes signals on to `stop`, each once.
-void serve(ServerNode& node, const StopSignals& signals, const std::function<void(int)>& stop,
-           Exposition* exposition) {
-    bool told = false;
-    do {
-        if (signals.requested() && !std::exchange(told, true))
-            stop(signals.number());
-        node.expose(exposition);
-    } while (!node.wait_finished(signal_poll));
 }
 
 /// What a process other than server 0 tells Prometheus, where it is asked to.
@@ -372,8 +249,8 @@ ExitCode run_with_servers(const Config& config, const Part& part) {
             if (static_cast<int>(part.workers.size()) < config.distributed.workers)
                 nodes[0]->endpoint().wait_for_workers(comm_timeout(config));
             for (const auto& node : nodes)
-                serve(
-                    *node, signals, [&](int signal) { coordinator.request_stop(signal); }, nullptr);
+                node->serve(
+                    signals, [&](int signal) { coordinator.request_stop(signal); }, nullptr);
         } catch (...) {
             failure = std::current_exception();
             nodes[0]->endpoint().fail(failure);
@@ -455,7 +332,7 @@ ExitCode run_server(const Config& config, std::optional<int> rank) {
             for (int worker = 0; worker < config.distributed.workers; ++worker)
                 node.endpoint().note(worker, 0, std::string(job::stop), {});
         };
-        serve(node, signals, stop, metrics.exposition());
+        node.serve(signals, stop, metrics.exposition());
     } catch (const std::exception& error) {
         node.close();
         log.note("failed       " + std::string(error.what()));
