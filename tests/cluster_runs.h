@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/checkpoint.h"
+#include "tests/patience.h"
 
 namespace trainer::testing_cluster {
 
@@ -62,7 +63,7 @@ class ClusterTest : public testing::Test {
                                            << "threads: 1\n"
                                            << "optim: {lr: 0.02, schedule: {type: cosine}}\n"
                                            << "log: {every_steps: 5}\n"
-                                           << "comm: {timeout: 20s}\n"
+                                           << "comm: {timeout: " << 20 * patience << "s}\n"
                                            << "checkpoint: {every_steps: 4, keep: 9}\n";
     }
 
@@ -171,7 +172,7 @@ class ClusterTest : public testing::Test {
 
     void await_step(const std::string& run, int64_t step) const {
         const fs::path file = dir(run) / ("step-" + std::to_string(step)) / "state.safetensors";
-        for (int i = 0; i < 6000 && !fs::exists(file); ++i)
+        for (int i = 0; i < 6000 * patience && !fs::exists(file); ++i)
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
         ASSERT_TRUE(fs::exists(file)) << file;
     }

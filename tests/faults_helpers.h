@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "tests/patience.h"
 
 namespace trainer::testing_faults {
 
@@ -70,7 +71,7 @@ class Process {
     void send(int signal) const { kill(child_, signal); }
 
     /// Its exit code, or 1000 + the signal that ended it; -1 where it is still there.
-    int wait(std::chrono::seconds limit = 60s) {
+    int wait(std::chrono::seconds limit = 60s * patience) {
         const auto deadline = Clock::now() + limit;
         for (int status = 0; Clock::now() < deadline; std::this_thread::sleep_for(5ms))
             if (waitpid(child_, &status, WNOHANG) == child_) {
@@ -101,7 +102,7 @@ class FaultsTest : public testing::Test {
             << "train: {epochs: 9, max_steps: " << steps << ", eval_every_epochs: 0}\n"
             << "threads: 1\n"
             << "optim: {lr: 0.02, schedule: {type: cosine}}\n"
-            << "comm: {timeout: 20s, lease: 2s, emulate: {step_time: 20ms}}\n"
+            << "comm: {timeout: " << 20 * patience << "s, lease: 2s, emulate: {step_time: 20ms}}\n"
             << "checkpoint: {every_steps: 5, every_epochs: 0, keep: 99}\n";
     }
     ~FaultsTest() override { fs::remove_all(root_); }
@@ -131,7 +132,7 @@ class FaultsTest : public testing::Test {
                                    "--listen=" + (known ? addresses_[index] : "127.0.0.1:0")},
                                   assignments);
         const std::string mark = "others call it ";
-        for (int i = 0; i < 4000 && addresses_[index].empty(); ++i) {
+        for (int i = 0; i < 4000 * patience && addresses_[index].empty(); ++i) {
             std::this_thread::sleep_for(5ms);
             const std::string text = process.text();
             const size_t at = text.find(mark), end = text.find('\n', at);
@@ -167,7 +168,7 @@ class FaultsTest : public testing::Test {
 
     void await_step(const std::string& run, int step) const {
         const fs::path file = root_ / run / ("step-" + std::to_string(step)) / "state.safetensors";
-        for (int i = 0; i < 6000 && !fs::exists(file); ++i)
+        for (int i = 0; i < 6000 * patience && !fs::exists(file); ++i)
             std::this_thread::sleep_for(5ms);
         ASSERT_TRUE(fs::exists(file)) << file;
     }

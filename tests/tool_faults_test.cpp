@@ -62,7 +62,8 @@ TEST_F(FaultsTest, OthersGoOnAndOneWhoComesBackTakesPart) {
         await_step(variant, 10);
         workers_[1].send(SIGKILL);
         EXPECT_EQ(workers_[1].wait(), 1000 + SIGKILL);
-        for (int i = 0; i < 4000 && log(variant).find(" 2 of 3 workers") == std::string::npos; ++i)
+        for (int i = 0;
+             i < 4000 * patience && log(variant).find(" 2 of 3 workers") == std::string::npos; ++i)
             std::this_thread::sleep_for(5ms);
         workers_[1] = worker(variant, 1);
         expect_all_done();

@@ -148,7 +148,7 @@ class LinksTest : public FaultsTest {
         return process;
     }
     void await_log(const std::string& run, const std::string& part) const {
-        for (int i = 0; i < 6000 && log(run).find(part) == std::string::npos; ++i)
+        for (int i = 0; i < 6000 * patience && log(run).find(part) == std::string::npos; ++i)
             std::this_thread::sleep_for(5ms);
         expect_part(log(run), part);
     }
