@@ -426,7 +426,8 @@ job::WorkerState ClusterWorker::state() const {
 // --- boundaries ----------------------------------------------------------------------------------
 
 bool ClusterWorker::boundary() {
-    if (among_workers_ != nullptr && link_.rank() == 0)
+    // At the start server 0 has it, and may still be sending it to the others.
+    if (among_workers_ != nullptr && link_.rank() == 0 && spent_.steps > 0)
         hand_in_model();
     const int64_t step = worker_.steps();
     const bool evaluates = rhythm_.evaluates(step);
