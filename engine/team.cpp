@@ -42,6 +42,7 @@ Team::Team(const Network& network, Backend& first, const ExecutorOptions& option
         try {
             (*work_)(lane.index());
         } catch (...) {
+            failure_.take(lane.index());
             // The others wait for this one, in sums that it will not come to.
             first_.abandon_team();
             throw;
@@ -75,7 +76,11 @@ StepInput Team::input_of(int member) const {
 
 void Team::run(const std::function<void(int member)>& work) {
     work_ = &work;
-    threads_.run(lane_work_);
+    try {
+        threads_.run(lane_work_);
+    } catch (...) {
+        failure_.rethrow(static_cast<int>(sums_.size()));
+    }
 }
 
 LossSums Team::train(const StepInput& input, int64_t mean_over, const Train& own) {

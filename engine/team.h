@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/executor.h"
+#include "engine/first_failure.h"
 
 namespace trainer {
 
@@ -28,7 +29,8 @@ class Team {
     using Train = std::function<LossSums(const StepInput&, int64_t mean_over)>;
     using Check = std::function<std::optional<std::string>()>;
 
-    /// Executor::train for the whole batch; the first member's part is `own`'s, on this thread.
+    /// Executor::train for the whole batch; the first member's part is `own`'s, on this thread. Of
+    /// several that fail the first is told, with its number; there is no step after.
     LossSums train(const StepInput& input, int64_t mean_over, const Train& own);
 
     /// Executor::first_not_finite, of whichever member finds something.
@@ -60,6 +62,7 @@ class Team {
     std::vector<LossSums> sums_;  // by member
     std::function<void(int)> train_work_;
     std::function<void(Lane&)> lane_work_;  // made once: to make one allocates
+    FirstFailure failure_;
     const std::function<void(int)>* work_ = nullptr;
 };
 

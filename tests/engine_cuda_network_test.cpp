@@ -2,61 +2,22 @@
 // gradients that leave while backward goes on.
 #include <gtest/gtest.h>
 
-#include "engine/executor.h"
 #include "models/models.h"
-#include "tests/golden/golden.h"
+#include "tests/device_training.h"
 #include "tests/gpu.h"
 
 namespace trainer {
 namespace {
 
+using device_training::Training;
+
 constexpr int64_t batch_size = 8, image_size = 32, classes = 10;
 
-// A model with its slabs on one backend, trained by plain SGD on the host.
-struct Training {
-    Training(const std::string& model, const CudaOptions& options, SlabHome home,
-             int64_t range_elements = 0)
-        : network(build_model(model,
-                              {.num_classes = classes, .height = image_size, .width = image_size})),
-          backend(make_cuda_backend(options)),
-          parameters(network.parameters(), DType::f32,
-                     {std::string(slab::weights), std::string(slab::gradients)}, slabs(home)),
-          statistics(network.statistics(), DType::f32, {std::string(slab::weights)}, slabs(home)),
-          executor(network, *backend, parameters, statistics,
-                   {.batch = batch_size, .range_elements = range_elements}) {
-        golden::fill_weights<float>(parameters);
-        initialize_weights(statistics, 0);
-    }
-
-    std::function<Memory(size_t)> slabs(SlabHome home) {
-        return [this, home](size_t bytes) { return backend->allocate_slabs(bytes, home); };
-    }
-
-    LossSums step(uint64_t index, const Executor::RangeDone& done = {}) {
-        const golden::Batch batch = golden::make_batch(index, batch_size, image_size, classes);
-        const LossSums sums = executor.train({.images = batch.images.data(),
-                                              .labels = batch.labels.data(),
-                                              .batch = batch_size,
-                                              .seed = 3,
-                                              .step = static_cast<int64_t>(index)},
-                                             0, done);
-        const auto w = parameters.slab<float>(slab::weights);
-        const auto g = parameters.slab<float>(slab::gradients);
-        for (size_t i = 0; i < w.size(); ++i)
-            w[i] -= 0.01F * g[i];
-        return sums;
-    }
-
-    std::vector<float> values(const ParameterArena& arena, std::string_view name) const {
-        const auto slab = arena.slab<float>(name);
-        return {slab.begin(), slab.end()};
-    }
-
-    Network network;
-    std::unique_ptr<Backend> backend;
-    ParameterArena parameters, statistics;
-    Executor executor;
-};
+Training train_model(const std::string& model, const CudaOptions& options, SlabHome home,
+                     int64_t range_elements = 0) {
+    return {build_model(model, {.num_classes = classes, .height = image_size, .width = image_size}),
+            options, home, batch_size, range_elements};
+}
 
 // Three models: batch norms and shortcuts, biases and dropout, nothing but a linear layer.
 class CudaTraining : public testing::TestWithParam<const char*> {};
@@ -74,29 +35,32 @@ void expect_same_steps(Training& a, Training& b) {
 TEST_P(CudaTraining, a_recorded_step_gives_the_bits_of_a_plain_one) {
     TRAINER_NEEDS_GPU();
     for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-        Training recorded(GetParam(), {.precision = precision}, SlabHome::device);
-        Training plain(GetParam(), {.precision = precision, .graphs = false}, SlabHome::device);
+        Training recorded = train_model(GetParam(), {.precision = precision}, SlabHome::device);
+        Training plain =
+            train_model(GetParam(), {.precision = precision, .graphs = false}, SlabHome::device);
         expect_same_steps(recorded, plain);
     }
 }
 
 TEST_P(CudaTraining, slabs_on_the_host_give_the_bits_of_slabs_on_the_device) {
     TRAINER_NEEDS_GPU();
-    Training device(GetParam(), {}, SlabHome::device), host(GetParam(), {}, SlabHome::host);
+    Training device = train_model(GetParam(), {}, SlabHome::device);
+    Training host = train_model(GetParam(), {}, SlabHome::host);
     expect_same_steps(device, host);
 }
 
 TEST_P(CudaTraining, two_runs_give_the_same_bits) {
     TRAINER_NEEDS_GPU();
-    Training first(GetParam(), {.precision = Precision::bf16}, SlabHome::device);
-    Training second(GetParam(), {.precision = Precision::bf16}, SlabHome::device);
+    Training first = train_model(GetParam(), {.precision = Precision::bf16}, SlabHome::device);
+    Training second = train_model(GetParam(), {.precision = Precision::bf16}, SlabHome::device);
     expect_same_steps(first, second);
 }
 
 TEST_P(CudaTraining, ranges_are_final_when_they_are_announced) {
     TRAINER_NEEDS_GPU();
     for (const SlabHome home : {SlabHome::device, SlabHome::host}) {
-        Training whole(GetParam(), {}, home), ranges(GetParam(), {}, home, 2000);
+        Training whole = train_model(GetParam(), {}, home);
+        Training ranges = train_model(GetParam(), {}, home, 2000);
         for (uint64_t step = 0; step < 5; ++step) {
             std::vector<float> seen(static_cast<size_t>(ranges.parameters.size()), -1.0F);
             std::vector<Range> announced;
@@ -151,8 +115,8 @@ TEST(CudaEvaluation, agrees_with_the_reference_on_a_batch_with_padding) {
 
 TEST(CudaErrors, a_label_out_of_range_and_a_layer_that_is_not_finite_are_named) {
     TRAINER_NEEDS_GPU();
-    Training training("resnet20", {}, SlabHome::device);
-    golden::Batch batch = golden::make_batch(0, batch_size, image_size, classes);
+    Training training = train_model("resnet20", {}, SlabHome::device);
+    golden::Batch batch = training.images(0);
     const StepInput input{
         .images = batch.images.data(), .labels = batch.labels.data(), .batch = batch_size};
     batch.labels[3] = 10;

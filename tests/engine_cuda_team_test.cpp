@@ -1,16 +1,17 @@
 // Several GPUs: those of one worker, which share a batch, and those of several, which sum slabs.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
 
-#include "engine/executor.h"
 #include "models/models.h"
-#include "tests/golden/golden.h"
+#include "tests/device_training.h"
 #include "tests/gpu.h"
 
 /// In the body of a test; only a macro can leave it.
@@ -23,6 +24,8 @@
 
 namespace trainer {
 namespace {
+
+using device_training::Training;
 
 constexpr int64_t image_size = 8, classes = 10;
 
@@ -39,53 +42,6 @@ Network small_network() {
     network.linear("fc", network.global_average_pool(y), classes);
     return network;
 }
-
-struct Training {
-    Training(Network a_network, const CudaOptions& options, SlabHome home, int64_t a_batch,
-             int64_t range_elements = 0)
-        : network(std::move(a_network)),
-          batch(a_batch),
-          backend(make_cuda_backend(options)),
-          parameters(network.parameters(), DType::f32,
-                     {std::string(slab::weights), std::string(slab::gradients)}, slabs(home)),
-          statistics(network.statistics(), DType::f32, {std::string(slab::weights)}, slabs(home)),
-          executor(network, *backend, parameters, statistics,
-                   {.batch = batch, .range_elements = range_elements}) {
-        golden::fill_weights<float>(parameters);
-        initialize_weights(statistics, 0);
-    }
-
-    std::function<Memory(size_t)> slabs(SlabHome home) {
-        return [this, home](size_t bytes) { return backend->allocate_slabs(bytes, home); };
-    }
-
-    LossSums step(uint64_t index, const Executor::RangeDone& done = {}) {
-        const Shape& image = network.node(0).shape;
-        const golden::Batch images = golden::make_batch(index, batch, image[1], classes);
-        const LossSums sums = executor.train({.images = images.images.data(),
-                                              .labels = images.labels.data(),
-                                              .batch = batch,
-                                              .seed = 3,
-                                              .step = static_cast<int64_t>(index)},
-                                             0, done);
-        const auto w = parameters.slab<float>(slab::weights);
-        const auto g = parameters.slab<float>(slab::gradients);
-        for (size_t i = 0; i < w.size(); ++i)
-            w[i] -= 0.01F * g[i];
-        return sums;
-    }
-
-    static std::vector<float> values(const ParameterArena& arena, std::string_view name) {
-        const auto slab = arena.slab<float>(name);
-        return {slab.begin(), slab.end()};
-    }
-
-    Network network;
-    const int64_t batch;
-    std::unique_ptr<Backend> backend;
-    ParameterArena parameters, statistics;
-    Executor executor;
-};
 
 /// The largest difference, by the largest value.
 double difference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -111,6 +67,27 @@ void expect_close(Training& one, Training& other, double tolerance) {
                   tolerance)
             << "step " << step;
     }
+}
+
+/// What `work` throws; empty: nothing.
+std::string error_of(const std::function<void()>& work) {
+    try {
+        work();
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return {};
+}
+
+/// Communicators that have ended otherwise than in good order, as the emulated NCCL counts them; 0
+/// where it is a real one.
+int aborts_so_far() {
+    const char* const path = std::getenv("TRAINER_NCCL");
+    void* const library = path != nullptr ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : nullptr;
+    auto* const count = library == nullptr
+                            ? nullptr
+                            : reinterpret_cast<int (*)()>(dlsym(library, "emulated_nccl_aborts"));
+    return count == nullptr ? 0 : count();
 }
 
 class CudaTeam : public testing::TestWithParam<int> {};
@@ -212,17 +189,48 @@ TEST_P(CudaTeam, ends_all_when_one_fails) {
     team.step(0);
     golden::Batch batch = golden::make_batch(1, 8, image_size, classes);
     batch.labels.back() = 99;  // the last GPU's
-    try {
-        team.executor.train(
-            {.images = batch.images.data(), .labels = batch.labels.data(), .batch = 8});
-        ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-        const std::string what = error.what();
-        EXPECT_TRUE(what.find("label 99") != std::string::npos ||
-                    what.find("another GPU of this worker") != std::string::npos)
-            << what;
-    }
+    EXPECT_EQ(error_of([&] {
+                  team.executor.train(
+                      {.images = batch.images.data(), .labels = batch.labels.data(), .batch = 8});
+              }),
+              "GPU " + std::to_string(GetParam() - 1) + " of " + std::to_string(GetParam()) +
+                  ": label 99 for a network of 10 classes");
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST_P(CudaTeam, parts_in_good_order) {
+    TRAINER_NEEDS_GPUS(GetParam());
+    const int before = aborts_so_far();
+    for (const bool trains : {true, false}) {
+        Training team(small_network(), {.gpus = GetParam()}, SlabHome::host, 8);
+        if (trains)
+            team.step(0);
+    }
+    EXPECT_EQ(aborts_so_far(), before);
+}
+
+// Here the others never come to their part of the batch.
+TEST_P(CudaTeam, waits_no_longer_than_it_is_told_to) {
+    TRAINER_NEEDS_GPUS(GetParam());
+    const auto first =
+        make_cuda_backend({.gpus = GetParam(), .timeout = std::chrono::milliseconds(300)});
+    Backend& last = *first->followers().back();
+    const Network network = small_network();
+    const auto slabs = Training::slabs(last, SlabHome::device);
+    const ParameterArena parameters(network.parameters(), DType::f32,
+                                    {std::string(slab::weights), std::string(slab::gradients)},
+                                    slabs);
+    const ParameterArena statistics(network.statistics(), DType::f32, {std::string(slab::weights)},
+                                    slabs);
+    Executor executor(network, last, parameters, statistics,
+                      {.batch = 8 / GetParam(), .team_batch = 8});
+    const golden::Batch batch = golden::make_batch(0, 8 / GetParam(), image_size, classes);
+    const std::string error = error_of([&] {
+        executor.train(
+            {.images = batch.images.data(), .labels = batch.labels.data(), .batch = 8 / GetParam()},
+            8);
+    });
+    EXPECT_NE(error.find("has waited for the others for 0.3 s"), std::string::npos) << error;
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpus, CudaTeam, testing::Values(2, 4),
@@ -306,9 +314,11 @@ TEST_P(CudaGroup, sums_in_the_order_of_ranks_bit_for_bit) {
             EXPECT_EQ(member.group->counters().sent_bytes, 2 * 1001 * 4);
             member.group->close();
         };
+        const int before = aborts_so_far();
         for (const std::string& error :
              run_group(GetParam(), deterministic, std::chrono::seconds(20), {}, work))
             EXPECT_EQ(error, "");
+        EXPECT_EQ(aborts_so_far(), before);
     }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 
 #include "engine/slab_math.h"
 #include "tests/gpu.h"
@@ -105,6 +106,48 @@ TEST(CudaBatchNorm, sums_over_many_blocks) {
         EXPECT_LE(relative_error(result.input_gradients[0], truth.input_gradients[0]), 1e-4);
         EXPECT_LE(relative_error(result.weight_gradients, truth.weight_gradients), 1e-4);
     }
+}
+
+constexpr int64_t linear_batch = 3;
+
+Network linear_layer(int64_t outputs) {
+    Network network;
+    network.linear("fc", activation(network, {3, 2, 2}), outputs);
+    return network;
+}
+Data linear_data(int64_t outputs) {
+    return {.inputs = {random_values(linear_batch * 12, 1, false)},
+            .output_gradients = {random_values(linear_batch * outputs, 2, false)},
+            .weights = random_values(13 * outputs, 3, false),
+            .statistics = {}};
+}
+
+// More classes than a block has threads, or a fixed number of blocks could sum; and no vectors.
+TEST(CudaLinear, sums_the_gradients_of_very_many_biases) {
+    TRAINER_NEEDS_GPU();
+    const Network network = linear_layer(70'001);
+    const Data data = linear_data(70'001);
+    const auto run = [&](Backend& backend) {
+        return Bench(backend, network, network.output(), linear_batch, true).run(data);
+    };
+    const Result truth = run(*make_reference_backend(DType::f64));
+    const Result result = run(*make_cuda_backend({}));
+    EXPECT_LE(relative_error(result.output, truth.output), 1e-5);
+    EXPECT_LE(relative_error(result.input_gradients[0], truth.input_gradients[0]), 1e-5);
+    EXPECT_LE(relative_error(result.weight_gradients, truth.weight_gradients), 1e-5);
+}
+
+// On the emulated device, which finds what is left behind when the backend goes.
+TEST(CudaLinear, without_an_algorithm_is_an_error_that_leaves_nothing_behind) {
+    TRAINER_NEEDS_GPU();
+    const auto backend = make_cuda_backend({});
+    if (backend->description().find("emulated device") == std::string::npos)
+        GTEST_SKIP() << "needs the emulated device, whose cuBLAS can be without algorithms";
+    const Network network = linear_layer(10);
+    Bench bench(*backend, network, network.output(), linear_batch, true);
+    setenv("TRAINER_EMULATED_WITHOUT_PRODUCTS", "1", 1);
+    EXPECT_THROW(bench.run(linear_data(10)), Error);
+    unsetenv("TRAINER_EMULATED_WITHOUT_PRODUCTS");
 }
 
 // The functors of engine/elementwise.h: on the device as in the processor's loop, bit by bit.

@@ -1,150 +1,9 @@
-// Kernels of batch normalisation, and sums over the rows of a tensor, which all of it rests on.
-//
-// Sums are taken in one kernel and give the same bits each time: each block adds up its part of the
-// rows; the block that ends last, as a counter tells, adds up the blocks' sums in their order, in
-// double.
-#include <algorithm>
-
-#include "engine/cuda/device.cuh"
+// Kernels of batch normalisation.
+#include "engine/cuda/rows.cuh"
 
 namespace trainer::cuda {
 
 namespace {
-
-constexpr int64_t target_blocks = 264;  // two on each multiprocessor of an H100
-
-// How threads cover a matrix: a block has `width` vectors side by side, the same for all its rows,
-// and `height` rows at a time; gridDim.x blocks side by side, gridDim.y share the rows.
-struct Cover {
-    int64_t rows;
-    int stored;  // elements of a row
-    int width, height;
-
-    __host__ __device__ int columns(int vector) const { return width * vector; }  // of a block
-};
-
-struct Launch {
-    Cover cover;
-    dim3 grid;
-};
-
-Launch cover_rows(int64_t rows, int64_t stored, int vector, int64_t least_rows_a_thread) {
-    const int64_t vectors = stored / vector;
-    Cover cover{rows, static_cast<int>(stored), static_cast<int>(std::min<int64_t>(vectors, 32)),
-                0};
-    cover.height = threads_a_block / cover.width;
-    const int64_t tiles = (vectors + cover.width - 1) / cover.width;
-    check(tiles <= sum_space_counters, "fewer channels than that");
-    const int64_t needed = std::max<int64_t>(1, rows / (cover.height * least_rows_a_thread));
-    const int64_t chunks = std::min(needed, std::max<int64_t>(1, target_blocks / tiles));
-    return {cover, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(chunks))};
-}
-
-// Where a thread stands.
-template <int V>
-struct Spot {
-    int x, y;     // in the block
-    int channel;  // first of its vector
-    bool inside;
-
-    __device__ explicit Spot(const Cover& cover)
-        : x(static_cast<int>(threadIdx.x) % cover.width),
-          y(static_cast<int>(threadIdx.x) / cover.width),
-          channel((static_cast<int>(blockIdx.x) * cover.width + x) * V),
-          inside(y < cover.height && channel < cover.stored) {}
-};
-
-// Two sums a channel: of terms.add(row, channel, a, b) over all rows; then
-// finish(channel, sum of a, sum of b) once a channel.
-template <int V, typename Terms, typename Finish>
-__global__ void __launch_bounds__(threads_a_block)
-    sum_rows(Cover cover, Terms terms, Finish finish, SumSpace space) {
-    const Spot<V> spot(cover);
-    float a[V] = {}, b[V] = {};
-    if (spot.inside) {
-        terms.begin(spot.channel);
-        const int64_t share = (cover.rows + gridDim.y - 1) / gridDim.y;
-        const int64_t first = blockIdx.y * share;
-        const int64_t end = first + share < cover.rows ? first + share : cover.rows;
-        for (int64_t row = first + spot.y; row < end; row += cover.height)
-            terms.add(row, spot.channel, a, b);
-    }
-
-    // The block's rows, in a tree.
-    __shared__ float sums[2 * V][threads_a_block];
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-        sums[i][threadIdx.x] = a[i];
-        sums[V + i][threadIdx.x] = b[i];
-    }
-    int half = 1;
-    while (half < cover.height)
-        half *= 2;
-    for (half /= 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (spot.y < half && spot.y + half < cover.height) {
-#pragma unroll
-            for (int i = 0; i < 2 * V; ++i)
-                sums[i][threadIdx.x] += sums[i][threadIdx.x + half * cover.width];
-        }
-    }
-    if (spot.inside && spot.y == 0) {  // which has summed up here itself
-        float* const mine =
-            space.partial + static_cast<int64_t>(blockIdx.y) * 2 * cover.stored + spot.channel;
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-            mine[i] = sums[i][threadIdx.x];
-            mine[cover.stored + i] = sums[V + i][threadIdx.x];
-        }
-        __threadfence();
-    }
-
-    // The last block of these columns adds up all; the counter is back at zero then.
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        last = atomicInc(space.arrived + blockIdx.x, gridDim.y - 1) == gridDim.y - 1;
-    __syncthreads();
-    if (!last)
-        return;
-    __threadfence();
-    __shared__ double totals[2][threads_a_block];
-    const int columns = cover.columns(V);
-    const int parts = threads_a_block / columns;
-    const int part = static_cast<int>(threadIdx.x) / columns;
-    const int column = static_cast<int>(threadIdx.x) % columns;
-    const int channel = static_cast<int>(blockIdx.x) * columns + column;
-    const bool counts = part < parts && channel < cover.stored;
-    double total_a = 0, total_b = 0;
-    for (int64_t chunk = part; counts && chunk < gridDim.y; chunk += parts) {
-        const float* const its = space.partial + chunk * 2 * cover.stored + channel;
-        total_a += static_cast<double>(__ldcg(its));  // not from this multiprocessor's own cache
-        total_b += static_cast<double>(__ldcg(its + cover.stored));
-    }
-    totals[0][threadIdx.x] = total_a;
-    totals[1][threadIdx.x] = total_b;
-    __syncthreads();
-    if (!counts || part != 0)
-        return;
-    for (int other = 1; other < parts; ++other) {
-        total_a += totals[0][threadIdx.x + other * columns];
-        total_b += totals[1][threadIdx.x + other * columns];
-    }
-    finish(channel, total_a, total_b);
-}
-
-// Work on every vector of a matrix, its channels' coefficients loaded once a thread.
-template <int V, typename Work>
-__global__ void __launch_bounds__(threads_a_block) over_rows(Cover cover, Work work) {
-    const Spot<V> spot(cover);
-    if (!spot.inside)
-        return;
-    work.begin(spot.channel);
-    const int64_t stride = static_cast<int64_t>(gridDim.y) * cover.height;
-    for (int64_t row = static_cast<int64_t>(blockIdx.y) * cover.height + spot.y; row < cover.rows;
-         row += stride)
-        work.run(row, spot.channel);
-}
 
 template <int V>
 struct Coefficients {
@@ -461,29 +320,6 @@ struct InputGradientWork {
     }
 };
 
-template <typename T, int V>
-struct ChannelTerms {
-    const T* values;
-    int stored;
-
-    __device__ void begin(int) {}
-    __device__ void add(int64_t row, int channel, float (&a)[V], float (&)[V]) const {
-        const auto v = Vector<T, V>::load(values + row * stored + channel);
-#pragma unroll
-        for (int i = 0; i < V; ++i)
-            a[i] += v.value[i];
-    }
-};
-
-struct ChannelFinish {
-    int64_t channels;
-    float* sums;
-    __device__ void operator()(int c, double sum, double) const {
-        if (c < channels)
-            sums[c] = static_cast<float>(sum);
-    }
-};
-
 __global__ void inference_kernel(int64_t channels, int64_t stored, NormParameters parameters,
                                  NormState state) {
     for (int64_t c = first_element(); c < stored; c += element_stride()) {
@@ -494,25 +330,6 @@ __global__ void inference_kernel(int64_t channels, int64_t stored, NormParameter
         else
             set_padding(state, static_cast<int>(c));
     }
-}
-
-template <int V, typename Terms, typename Finish>
-void launch_sums(const Tensor& t, const Terms& terms, const Finish& finish, const SumSpace& space,
-                 cudaStream_t stream, const char* what) {
-    const Launch launch = cover_rows(t.rows(), t.stored, V, 8);
-    sum_rows<V><<<launch.grid, threads_a_block, 0, stream>>>(launch.cover, terms, finish, space);
-    check_launch(what);
-}
-
-template <int V, typename Work>
-void launch_rows(const Tensor& t, const Work& work, cudaStream_t stream, const char* what) {
-    Launch launch = cover_rows(t.rows(), t.stored, V, 4);
-    // More blocks than for sums: nothing is left to add up behind them.
-    const int64_t needed = t.rows() / (launch.cover.height * 4);
-    launch.grid.y = static_cast<unsigned>(
-        std::clamp<int64_t>(needed, 1, 8 * target_blocks / launch.grid.x + 1));
-    over_rows<V><<<launch.grid, threads_a_block, 0, stream>>>(launch.cover, work);
-    check_launch(what);
 }
 
 double count_of(const Tensor& t) {
@@ -538,10 +355,6 @@ void for_mask(Mask mask, Run run) {
 }
 
 }  // namespace
-
-int64_t sum_space_floats(int64_t stored_channels) {
-    return target_blocks * 2 * stored_channels;
-}
 
 void line_up_norm_statistics(const Tensor& x, const NormParameters& parameters,
                              const NormState& state, const SumSpace& space, cudaStream_t stream) {
@@ -604,10 +417,12 @@ void line_up_norm_output(const Tensor& x, const Tensor* residual, const Tensor& 
     });
 }
 
-void line_up_norm_gradient_sums(const Tensor& x, const Tensor& y, const Gradients& gradients,
-                                Mask mask, const Tensor* masked, const NormParameters& parameters,
-                                const NormState& state, float* dgamma, float* dbeta,
-                                const SumSpace& space, cudaStream_t stream) {
+namespace {
+
+template <typename Finish>
+void sum_gradients(const Tensor& x, const Tensor& y, const Gradients& gradients, Mask mask,
+                   const Tensor* masked, const NormState& state, const Finish& finish,
+                   const SumSpace& space, cudaStream_t stream, const char* what) {
     for_type(x.type, [&]<typename T>() {
         constexpr int V = vector_size<T>;
         for_mask(mask, [&]<Mask kind>() {
@@ -615,28 +430,30 @@ void line_up_norm_gradient_sums(const Tensor& x, const Tensor& y, const Gradient
                 x,
                 GradientTerms<T, V, kind>{source_of<T, V, kind>(x, y, gradients, state),
                                           masked ? static_cast<T*>(masked->data) : nullptr},
-                GradientFinish{x.channels, count_of(x), parameters, state, dgamma, dbeta}, space,
-                stream, "batch norm: sums of gradients");
+                finish, space, stream, what);
         });
     });
+}
+
+}  // namespace
+
+void line_up_norm_gradient_sums(const Tensor& x, const Tensor& y, const Gradients& gradients,
+                                Mask mask, const Tensor* masked, const NormParameters& parameters,
+                                const NormState& state, float* dgamma, float* dbeta,
+                                const SumSpace& space, cudaStream_t stream) {
+    sum_gradients(x, y, gradients, mask, masked, state,
+                  GradientFinish{x.channels, count_of(x), parameters, state, dgamma, dbeta}, space,
+                  stream, "batch norm: sums of gradients");
 }
 
 void line_up_norm_gradient_part(const Tensor& x, const Tensor& y, const Gradients& gradients,
                                 Mask mask, const Tensor* masked, const NormState& state,
                                 float* dgamma, float* dbeta, const NormParts& parts,
                                 const SumSpace& space, cudaStream_t stream) {
-    for_type(x.type, [&]<typename T>() {
-        constexpr int V = vector_size<T>;
-        for_mask(mask, [&]<Mask kind>() {
-            launch_sums<V>(
-                x,
-                GradientTerms<T, V, kind>{source_of<T, V, kind>(x, y, gradients, state),
-                                          masked ? static_cast<T*>(masked->data) : nullptr},
-                GradientPartFinish{x.channels, x.stored, state, dgamma, dbeta,
-                                   parts.sums + parts.rank * 2 * x.stored},
-                space, stream, "batch norm: sums of gradients of a part");
-        });
-    });
+    sum_gradients(x, y, gradients, mask, masked, state,
+                  GradientPartFinish{x.channels, x.stored, state, dgamma, dbeta,
+                                     parts.sums + parts.rank * 2 * x.stored},
+                  space, stream, "batch norm: sums of gradients of a part");
 }
 
 void line_up_norm_gradient_of_parts(int64_t channels, int64_t stored, const NormParts& parts,
@@ -663,21 +480,6 @@ void line_up_norm_input_gradient(const Tensor& x, const Gradients& gradients, Ma
             return;
         }
         for_mask(mask, [&]<Mask kind>() { launch.template operator()<kind>(gradients); });
-    });
-}
-
-void line_up_channel_sums(const Tensor& t, float* sums, const SumSpace& space,
-                          cudaStream_t stream) {
-    for_type(t.type, [&]<typename T>() {
-        const auto launch = [&]<int V>() {
-            launch_sums<V>(
-                t, ChannelTerms<T, V>{static_cast<const T*>(t.data), static_cast<int>(t.stored)},
-                ChannelFinish{t.channels, sums}, space, stream, "sums of channels");
-        };
-        if (in_vectors<T>(t.stored))
-            launch.template operator()<vector_size<T>>();
-        else
-            launch.template operator()<1>();
     });
 }
 

@@ -127,13 +127,19 @@ std::byte* Context::workspace() {
 }
 
 SumSpace Context::sum_space(int64_t stored_channels) {
-    if (counters_.bytes == 0)
-        counters_ = allocate(sum_space_counters * sizeof(unsigned));
-    const auto bytes = static_cast<size_t>(sum_space_floats(stored_channels)) * sizeof(float);
-    if (sums_.empty() || sums_.back().bytes < bytes)
-        sums_.push_back(allocate(bytes));
-    return {reinterpret_cast<float*>(sums_.back().data.get()),
-            reinterpret_cast<unsigned*>(counters_.data.get())};
+    if (stored_channels > most_summed_channels)
+        throw Error("a layer of " + std::to_string(stored_channels) +
+                    " channels: the CUDA engine sums over no more than " +
+                    std::to_string(most_summed_channels));
+    const auto grown = [this](std::vector<Memory>& memories, size_t bytes) {
+        if (memories.empty() || memories.back().bytes < bytes)
+            memories.push_back(allocate(bytes));
+        return memories.back().data.get();
+    };
+    const auto floats = static_cast<size_t>(sum_space_floats(stored_channels));
+    const auto counters = static_cast<size_t>(sum_space_counters(stored_channels));
+    return {reinterpret_cast<float*>(grown(sums_, floats * sizeof(float))),
+            reinterpret_cast<unsigned*>(grown(counters_, counters * sizeof(unsigned)))};
 }
 
 namespace {

@@ -69,7 +69,8 @@ class Context {
     std::byte* workspace();
     size_t workspace_bytes() const { return workspace_size; }
 
-    /// For sums over up to so many stored channels; asked for when an operation is built.
+    /// For sums over so many stored channels; asked for when an operation is built. Throws Error
+    /// where they are more than can be summed.
     SumSpace sum_space(int64_t stored_channels);
 
     /// Zeroed memory of the device, at multiples of 256 bytes. Throws Error where there is too
@@ -111,8 +112,8 @@ class Context {
     cublasLtHandle_t cublas_ = nullptr;
     std::unique_ptr<Communicator> team_;
     std::unique_ptr<Algorithms> algorithms_;
-    Memory workspace_, counters_;
-    std::vector<Memory> sums_;  // the last is the largest; graphs may hold the others
+    Memory workspace_;
+    std::vector<Memory> sums_, counters_;  // the last is the largest; graphs may hold the others
     std::map<const std::byte*, Memory> copies_;  // by the slab's address
     std::set<const std::byte*> kept_copies_;     // likewise
     std::map<const StepInput*, const StepState*> steps_;

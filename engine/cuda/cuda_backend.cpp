@@ -4,19 +4,18 @@
 #include <atomic>
 
 #include "engine/cuda/operations.h"
+#include "engine/first_failure.h"
 #include "engine/slab_math.h"
 
 namespace trainer::cuda {
 
 namespace {
 
-/// What the threads of a team let each other know.
-using Abandoned = std::shared_ptr<std::atomic<bool>>;
-
 class CudaBackend final : public Backend {
   public:
     explicit CudaBackend(const CudaOptions& options)
         : context_(options), slab_math_(make_slab_math(context_)) {}
+    ~CudaBackend() override;
 
     /// Makes this the first of those GPUs.
     void lead(std::vector<std::unique_ptr<Backend>> followers);
@@ -109,46 +108,86 @@ class CudaBackend final : public Backend {
         TRAINER_CUDA(cudaStreamSynchronize(context_.stream()));
     }
 
-    void join_team(const CommunicatorOptions& options, const Abandoned& abandoned);
+    void join_team(const CommunicatorOptions& options);
+    CudaBackend& member(int rank);
+    template <typename Work>
+    void run_members(const Work& work);
 
     Context context_;
     std::unique_ptr<SlabMath> slab_math_;
     LaneTeam team_{1, false};
-    Abandoned abandoned_;  // of the team; nullptr: there is none
+    // Of the team's first: whether one of them has failed; nullptr: there is no team.
+    std::shared_ptr<std::atomic<bool>> abandoned_;
     std::vector<std::unique_ptr<Backend>> followers_;
 };
 
-void CudaBackend::join_team(const CommunicatorOptions& options, const Abandoned& abandoned) {
-    abandoned_ = abandoned;
+CudaBackend& CudaBackend::member(int rank) {
+    return rank == 0 ? *this
+                     : static_cast<CudaBackend&>(*followers_[static_cast<size_t>(rank - 1)]);
+}
+
+// work(rank) for each member at the same time; of those that fail the first is told.
+template <typename Work>
+void CudaBackend::run_members(const Work& work) {
+    FirstFailure failure;
+    LaneTeam threads(static_cast<int>(followers_.size()) + 1, false);
+    try {
+        threads.run([&](Lane& lane) {
+            try {
+                work(lane.index());
+            } catch (...) {
+                failure.take(lane.index());
+                abandon_team();
+                throw;
+            }
+        });
+    } catch (...) {
+        failure.rethrow(threads.count());
+    }
+}
+
+void CudaBackend::join_team(const CommunicatorOptions& options) {
     context_.use();
     context_.set_team(std::make_unique<Communicator>(options));
 }
 
 void CudaBackend::lead(std::vector<std::unique_ptr<Backend>> followers) {
-    const auto abandoned = std::make_shared<std::atomic<bool>>(false);
-    CommunicatorOptions options{.id = Communicator::make_id(),
-                                .size = static_cast<int>(followers.size()) + 1,
-                                .in_order = context_.options().deterministic,
-                                .look = [abandoned] {
-                                    if (*abandoned)
-                                        throw Error("another GPU of this worker has failed");
-                                }};
-    LaneTeam threads(options.size, false);
-    threads.run([&](Lane& lane) {
-        CommunicatorOptions own = options;
-        own.rank = lane.index();
-        auto& member =
-            own.rank == 0
-                ? *this
-                : static_cast<CudaBackend&>(*followers[static_cast<size_t>(own.rank - 1)]);
-        try {
-            member.join_team(own, abandoned);
-        } catch (...) {
-            *abandoned = true;
-            throw;
-        }
-    });
     followers_ = std::move(followers);
+    abandoned_ = std::make_shared<std::atomic<bool>>(false);
+    const CommunicatorOptions options{.id = Communicator::make_id(),
+                                      .size = static_cast<int>(followers_.size()) + 1,
+                                      .in_order = context_.options().deterministic,
+                                      .timeout = context_.options().timeout,
+                                      .look = [abandoned = abandoned_] {
+                                          if (*abandoned)
+                                              throw Error("another GPU of this worker has failed");
+                                      }};
+    run_members([&](int rank) {
+        CommunicatorOptions own = options;
+        own.rank = rank;
+        member(rank).join_team(own);
+    });
+}
+
+// A team parts in good order where all are still together; else each has ended, or ends, alone.
+CudaBackend::~CudaBackend() {
+    const auto is_open = [this](int rank) {
+        const Communicator* const team = member(rank).context_.team();
+        return team != nullptr && team->is_open();
+    };
+    bool together = !followers_.empty() && !*abandoned_;
+    for (int rank = 0; together && rank <= static_cast<int>(followers_.size()); ++rank)
+        together = is_open(rank);
+    if (!together)
+        return;
+    try {
+        run_members([this](int rank) {
+            Context& context = member(rank).context_;
+            context.use();
+            context.team()->close();
+        });
+    } catch (const std::exception&) {  // no result depends on it any more
+    }
 }
 
 std::unique_ptr<Operation> CudaBackend::build(const Binding& binding) {

@@ -5,6 +5,7 @@
 // TRAINER_CUDA_ENGINE (its path) before that. Once opened it stays so.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,8 @@ struct CudaOptions {
     /// So many, from `device` on, compute one batch together, each a part of it. More than one need
     /// NCCL, and record no graphs.
     int gpus = 1;
+    /// How long one of several waits for the others (comm.timeout).
+    std::chrono::milliseconds timeout{30000};
 };
 
 /// Why GPU `device` cannot compute here, and what to do, in one line: the driver, the device, the

@@ -39,6 +39,7 @@ class Group final : public Collective {
 
     void sum(float* slab, Range range) override {
         context_.use();
+        communicator_.wait_each(rounds_ < careful_rounds);
         if (!under_way_)
             since_ = Clock::now();
         under_way_ = true;
@@ -60,13 +61,21 @@ class Group final : public Collective {
         communicator_.wait(stream_);
         counters_.wait_s += seconds_since(start);
         counters_.travel_s += seconds_since(since_);
+        ++rounds_;
     }
 
-    void close() override { wait(); }
+    void close() override {
+        context_.use();
+        wait();
+        communicator_.close();
+    }
     void abort(const std::string& /*why*/) override { communicator_.abort(); }
     CollectiveCounters counters() const override { return counters_; }
 
   private:
+    // Those beside which kernels are loaded, and graphs recorded (steps.cpp), by what computes.
+    static constexpr int careful_rounds = 4;
+
     static size_t bytes_of(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
 
     Context& context_;
@@ -74,6 +83,7 @@ class Group final : public Collective {
     Memory sent_, scratch_;
     cudaStream_t stream_ = nullptr;
     bool under_way_ = false;
+    int rounds_ = 0;  // whose sums have been waited for
     Clock::time_point since_;
     CollectiveCounters counters_;
 };

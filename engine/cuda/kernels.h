@@ -85,16 +85,22 @@ void line_up_pack(const FilterForm& form, const float* slab, void* packed, DType
 void line_up_unpack(const FilterForm& form, const void* packed, DType type, float* slab,
                     cudaStream_t stream);
 
-// --- batch_norm.cu
+// --- channel_sums.cu: sums over the rows of a tensor, a channel each
 
-/// Device memory for sums over the rows of a tensor, shared by the operations of one stream.
+/// Device memory for such sums, shared by the operations of one stream.
 struct SumSpace {
     float* partial = nullptr;     ///< sum_space_floats() floats
-    unsigned* arrived = nullptr;  ///< sum_space_counters counters, zero between launches
+    unsigned* arrived = nullptr;  ///< sum_space_counters() counters, zero between launches
 };
-/// Floats that sums over any tensor of so many stored channels take on this device.
+/// What sums over any tensor of so many stored channels take.
 int64_t sum_space_floats(int64_t stored_channels);
-inline constexpr int64_t sum_space_counters = 1024;
+int64_t sum_space_counters(int64_t stored_channels);
+inline constexpr int64_t most_summed_channels = int64_t{1} << 30;  // kernels count them in ints
+
+/// sums[c] = sum over rows of t's channel c: the gradient of a bias.
+void line_up_channel_sums(const Tensor& t, float* sums, const SumSpace& space, cudaStream_t stream);
+
+// --- batch_norm.cu
 
 /// Coefficients of one batch norm, arrays of its stored channels in one piece of device memory.
 struct NormState {
@@ -136,9 +142,6 @@ void line_up_norm_gradient_sums(const Tensor& x, const Tensor& y, const Gradient
 void line_up_norm_input_gradient(const Tensor& x, const Gradients& gradients, Mask mask,
                                  const Tensor& y, const Tensor* masked, const Tensor& dx,
                                  const NormState& state, cudaStream_t stream);
-
-/// sums[c] = sum over rows of t's channel c: the gradient of a bias.
-void line_up_channel_sums(const Tensor& t, float* sums, const SumSpace& space, cudaStream_t stream);
 
 /// Of a batch that several devices share: what each knows of its part.
 struct NormParts {

@@ -19,57 +19,71 @@ struct Matrix {
     bool transposed = false;
 };
 
+// Descriptors, each destroyed by whoever has it.
+template <auto destroy>
+struct Destroy {
+    template <typename Opaque>
+    void operator()(Opaque* descriptor) const {
+        static_cast<void>(destroy(descriptor));
+    }
+};
+using ProductDescriptor =
+    std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<cublasLtMatmulDescDestroy>>;
+using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<cublasLtMatrixLayoutDestroy>>;
+using Preference =
+    std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<cublasLtMatmulPreferenceDestroy>>;
+
+Layout layout_of(const Matrix& matrix) {
+    cublasLtMatrixLayout_t layout = nullptr;
+    TRAINER_CUDA(cublasLtMatrixLayoutCreate(&layout, cublas_type(matrix.type),
+                                            static_cast<uint64_t>(matrix.rows),
+                                            static_cast<uint64_t>(matrix.columns), matrix.rows));
+    return Layout(layout);
+}
+
 // D = op(A) op(B), in fp32 inside, with an algorithm chosen when it is made.
 class Product {
   public:
     Product(Context& context, const Matrix& a, const Matrix& b, const Matrix& d)
-        : context_(context) {
-        const bool tf32 = context.options().tf32 && a.type == DType::f32 && b.type == DType::f32;
-        TRAINER_CUDA(cublasLtMatmulDescCreate(
-            &product_, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+        : context_(context),
+          product_(
+              describe(context.options().tf32 && a.type == DType::f32 && b.type == DType::f32)),
+          a_(layout_of(a)),
+          b_(layout_of(b)),
+          d_(layout_of(d)) {
         set_transposed(CUBLASLT_MATMUL_DESC_TRANSA, a.transposed);
         set_transposed(CUBLASLT_MATMUL_DESC_TRANSB, b.transposed);
-        create(a_, a);
-        create(b_, b);
-        create(d_, d);
         choose();
     }
-    ~Product() {
-        for (const cublasLtMatrixLayout_t layout : {a_, b_, d_})
-            if (layout != nullptr)
-                static_cast<void>(cublasLtMatrixLayoutDestroy(layout));
-        if (product_ != nullptr)
-            static_cast<void>(cublasLtMatmulDescDestroy(product_));
-    }
-    Product(const Product&) = delete;
-    Product& operator=(const Product&) = delete;
 
     // REQUIRES: all at multiples of 16 bytes.
     void line_up(const void* a, const void* b, void* d) const {
         constexpr float one = 1, zero = 0;
-        TRAINER_CUDA(cublasLtMatmul(context_.cublas(), product_, &one, a, a_, b, b_, &zero, d, d_,
-                                    d, d_, &algorithm_, context_.workspace(),
-                                    context_.workspace_bytes(), context_.stream()));
+        TRAINER_CUDA(cublasLtMatmul(context_.cublas(), product_.get(), &one, a, a_.get(), b,
+                                    b_.get(), &zero, d, d_.get(), d, d_.get(), &algorithm_,
+                                    context_.workspace(), context_.workspace_bytes(),
+                                    context_.stream()));
     }
 
   private:
+    static ProductDescriptor describe(bool tf32) {
+        cublasLtMatmulDesc_t product = nullptr;
+        TRAINER_CUDA(cublasLtMatmulDescCreate(
+            &product, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+        return ProductDescriptor(product);
+    }
+
     void set_transposed(cublasLtMatmulDescAttributes_t which, bool transposed) {
         const int32_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-        TRAINER_CUDA(cublasLtMatmulDescSetAttribute(product_, which, &operation, sizeof operation));
-    }
-    static void create(cublasLtMatrixLayout_t& layout, const Matrix& matrix) {
-        TRAINER_CUDA(cublasLtMatrixLayoutCreate(
-            &layout, cublas_type(matrix.type), static_cast<uint64_t>(matrix.rows),
-            static_cast<uint64_t>(matrix.columns), matrix.rows));
+        TRAINER_CUDA(
+            cublasLtMatmulDescSetAttribute(product_.get(), which, &operation, sizeof operation));
     }
 
     void choose() {
         static_cast<void>(context_.workspace());  // now, since a step allocates nothing
         cublasLtMatmulPreference_t preference = nullptr;
         TRAINER_CUDA(cublasLtMatmulPreferenceCreate(&preference));
-        const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
-                              cublasStatus_t (*)(cublasLtMatmulPreference_t)>
-            owner(preference, cublasLtMatmulPreferenceDestroy);
+        const Preference owner(preference);
         const auto set = [&](cublasLtMatmulPreferenceAttributes_t which, auto value) {
             TRAINER_CUDA(
                 cublasLtMatmulPreferenceSetAttribute(preference, which, &value, sizeof value));
@@ -82,8 +96,9 @@ class Product {
             set(which, uint32_t{16});
         cublasLtMatmulHeuristicResult_t result{};
         int count = 0;
-        TRAINER_CUDA(cublasLtMatmulAlgoGetHeuristic(context_.cublas(), product_, a_, b_, d_, d_,
-                                                    preference, 1, &result, &count));
+        TRAINER_CUDA(cublasLtMatmulAlgoGetHeuristic(context_.cublas(), product_.get(), a_.get(),
+                                                    b_.get(), d_.get(), d_.get(), preference, 1,
+                                                    &result, &count));
         if (count == 0)
             throw Error("cuBLAS has no algorithm for the product of a linear layer");
         TRAINER_CUDA(result.state);
@@ -91,8 +106,8 @@ class Product {
     }
 
     Context& context_;
-    cublasLtMatmulDesc_t product_ = nullptr;
-    cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
+    ProductDescriptor product_;
+    Layout a_, b_, d_;
     cublasLtMatmulAlgo_t algorithm_{};
 };
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "engine/cuda/check.h"
 #include "engine/cuda/kernels.h"
@@ -25,6 +26,8 @@ struct Library {
     decltype(&ncclGetVersion) GetVersion = nullptr;
     decltype(&ncclGetUniqueId) GetUniqueId = nullptr;
     decltype(&ncclCommInitRankConfig) CommInitRankConfig = nullptr;
+    decltype(&ncclCommFinalize) CommFinalize = nullptr;
+    decltype(&ncclCommDestroy) CommDestroy = nullptr;
     decltype(&ncclCommAbort) CommAbort = nullptr;
     decltype(&ncclCommGetAsyncError) CommGetAsyncError = nullptr;
     decltype(&ncclGetErrorString) GetErrorString = nullptr;
@@ -55,6 +58,8 @@ struct Library {
         take(GetVersion, "ncclGetVersion");
         take(GetUniqueId, "ncclGetUniqueId");
         take(CommInitRankConfig, "ncclCommInitRankConfig");
+        take(CommFinalize, "ncclCommFinalize");
+        take(CommDestroy, "ncclCommDestroy");
         take(CommAbort, "ncclCommAbort");
         take(CommGetAsyncError, "ncclCommGetAsyncError");
         take(GetErrorString, "ncclGetErrorString");
@@ -115,10 +120,19 @@ Communicator::Communicator(const CommunicatorOptions& options) : options_(option
            "ncclCommInitRankConfig");
 }
 
-// To destroy it would wait for all other ranks, which may be this thread's to destroy too; what
-// this one had to do has been waited for.
+// One that has not been closed ends with an error: the others may be gone, or never come.
 Communicator::~Communicator() {
     abort();
+}
+
+void Communicator::close() {
+    if (communicator_ == nullptr)
+        return;
+    const Library& nccl = library();
+    // In progress until all ranks have done so; then there is nothing left to wait for.
+    settle(nccl.CommFinalize(communicator_), "ncclCommFinalize");
+    check_status(nccl.CommDestroy(std::exchange(communicator_, nullptr)), "ncclCommDestroy",
+                 nullptr);
 }
 
 void Communicator::abort() noexcept {
@@ -166,13 +180,18 @@ int64_t Communicator::chunk_of(int64_t count) const {
 
 void Communicator::sum(float* data, int64_t count, float* scratch, cudaStream_t stream) {
     check(communicator_ != nullptr, "a communicator that has ended sums no more");
-    const Library& nccl = library();
-    if (!options_.in_order) {
-        settle(nccl.AllReduce(data, data, static_cast<size_t>(count), ncclFloat, ncclSum,
-                              communicator_, stream),
+    if (options_.in_order)
+        line_up_sum(data, count, scratch, stream);
+    else
+        settle(library().AllReduce(data, data, static_cast<size_t>(count), ncclFloat, ncclSum,
+                                   communicator_, stream),
                "ncclAllReduce");
-        return;
-    }
+    end_one(stream);
+}
+
+// In the order of ranks.
+void Communicator::line_up_sum(float* data, int64_t count, float* scratch, cudaStream_t stream) {
+    const Library& nccl = library();
     // Each rank adds up one part of the vector, which all send it, and sends all the sum.
     const int64_t chunk = chunk_of(count);
     const auto first = [&](int r) { return std::min(chunk * r, count); };
@@ -205,6 +224,7 @@ void Communicator::sum(float* data, int64_t count, float* scratch, cudaStream_t 
     float* const mine = data + first(rank());
     all_to_all([&](int r) { send(data + first(r), part(r), r); },
                [&](int r) { receive(scratch + chunk * r, part(rank()), r); });
+    end_one(stream);
     line_up_sum_of_parts(scratch, chunk, size(), mine, static_cast<int64_t>(part(rank())), stream);
     all_to_all(
         [&](int r) {
@@ -222,6 +242,7 @@ void Communicator::broadcast(float* data, int64_t count, cudaStream_t stream) {
     settle(library().Broadcast(data, data, static_cast<size_t>(count), ncclFloat, 0, communicator_,
                                stream),
            "ncclBroadcast");
+    end_one(stream);
 }
 
 void Communicator::gather(double* parts, int64_t count, cudaStream_t stream) {
@@ -229,6 +250,7 @@ void Communicator::gather(double* parts, int64_t count, cudaStream_t stream) {
     settle(library().AllGather(parts + count * rank(), parts, static_cast<size_t>(count),
                                ncclDouble, communicator_, stream),
            "ncclAllGather");
+    end_one(stream);
 }
 
 template <typename Done>

@@ -4,6 +4,11 @@
 // after the others meanwhile: a rank that fails, or that does not come within the timeout, aborts
 // the communicator, and the wait throws. Not within recorded graphs: NCCL's documentation warns of
 // deadlocks where one process has graphs of several GPUs.
+//
+// CUDA loads a kernel to a device when it is first launched there, and may wait until the device
+// has nothing to do, with locks that other threads need (CUDA programming guide, "Lazy Loading",
+// hazards). An operation that waits there for another rank would make that for ever; so whoever
+// launches something for the first time lets each operation end before: wait_each().
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -50,6 +55,12 @@ class Communicator {
     int rank() const { return options_.rank; }
     int size() const { return options_.size; }
 
+    /// Whether it goes on: neither closed nor aborted.
+    bool is_open() const { return communicator_ != nullptr; }
+
+    /// From now on operations return once they are done, or once they are lined up.
+    void wait_each(bool on) { waits_each_ = on; }
+
     /// Floats of the device that sum() works in, for vectors of so many.
     int64_t scratch_of(int64_t count) const { return chunk_of(count) * size(); }
 
@@ -67,11 +78,20 @@ class Communicator {
     void wait(cudaStream_t stream);
     void wait(cudaEvent_t event);
 
+    /// Takes leave of the others, who all do so at the same time, each in a thread of its own.
+    /// Throws Error as a wait does. Nothing is to be under way.
+    void close();
+
     /// Ends it; the others find out while they wait, or are told otherwise.
     void abort() noexcept;
 
   private:
     int64_t chunk_of(int64_t count) const;
+    void line_up_sum(float* data, int64_t count, float* scratch, cudaStream_t stream);
+    void end_one(cudaStream_t stream) {
+        if (waits_each_)
+            wait(stream);
+    }
     void settle(int status, const char* call);
     void look_after(std::chrono::steady_clock::time_point since, const char* what);
     template <typename Done>
@@ -79,6 +99,7 @@ class Communicator {
 
     CommunicatorOptions options_;
     ncclComm* communicator_ = nullptr;
+    bool waits_each_ = false;
 };
 
 }  // namespace trainer::cuda

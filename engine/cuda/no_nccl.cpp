@@ -34,6 +34,7 @@ void Communicator::broadcast(float*, int64_t, cudaStream_t) {}
 void Communicator::gather(double*, int64_t, cudaStream_t) {}
 void Communicator::wait(cudaStream_t) {}
 void Communicator::wait(cudaEvent_t) {}
+void Communicator::close() {}
 void Communicator::abort() noexcept {}
 int64_t Communicator::chunk_of(int64_t count) const {
     return count;

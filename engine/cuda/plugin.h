@@ -12,7 +12,7 @@
 namespace trainer::cuda {
 
 /// Counted up whenever the table, or an interface that crosses the border, changes.
-inline constexpr uint32_t plugin_version = 3;
+inline constexpr uint32_t plugin_version = 4;
 
 /// Sizes of the types that cross the border: other compilers or headers give another number.
 inline constexpr uint64_t plugin_layout = [] {

@@ -147,6 +147,7 @@ class Steps final : public DeviceSteps {
     Memory team_space_;  // for what the team sends, and what it sums
     StepState state_;
     bool prefetched_ = false;
+    bool kernels_loaded_ = false;  // of all that is lined up; by the first step
     std::vector<std::unique_ptr<Piece>> pieces_;
 };
 
@@ -156,7 +157,9 @@ Steps::Steps(Context& context, const DeviceStepsOptions& options)
       team_(options.in_team ? context.team() : nullptr),
       image_bytes_(static_cast<size_t>(element_count(options.network->node(0).shape)) *
                    sizeof(float)),
-      images_{context.allocate(images_bytes()), Memory{}},
+      // A team's both at once: memory is mapped to all of its GPUs, which may have to be idle.
+      images_{context.allocate(images_bytes()),
+              context.allocate(team_ != nullptr ? images_bytes() : 0)},
       block_(context.allocate(block_bytes())),
       sample_losses_(context.allocate(static_cast<size_t>(options.batch) * sizeof(double))),
       sample_hits_(context.allocate(static_cast<size_t>(options.batch))),
@@ -286,6 +289,8 @@ void Steps::fetch_next_images() {
 
 void Steps::begin(int64_t mean_over, bool reload) {
     context_.use();
+    if (team_ != nullptr)
+        team_->wait_each(!kernels_loaded_);
     check_labels();
     if (fetched_id_ != 0 && fetched_id_ == options_.step->images_id)
         current_ = 1 - current_;
@@ -347,6 +352,7 @@ LossSums Steps::finish() {
                                      static_cast<size_t>(statistics.size()) * sizeof(float),
                                      cudaMemcpyDeviceToHost, context_.stream()));
     wait();
+    kernels_loaded_ = true;
     return *state_.sums;
 }
 

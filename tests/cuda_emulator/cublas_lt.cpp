@@ -1,7 +1,9 @@
 // cuBLASLt's interface, as far as the engine uses it: products of matrices by columns.
 #include <cublasLt.h>
 
+#include <atomic>
 #include <cstdint>
+#include <cstdlib>
 
 #include "tests/cuda_emulator/machine.h"
 #include "tests/cuda_emulator/values.h"
@@ -35,9 +37,17 @@ bool fits(const Product& product, const Layout& a, const Layout& b, const Layout
     return rows == d.rows && columns == d.columns && inner == other;
 }
 
+std::atomic<int> handles{0}, descriptors{0};  // that there are
+
 template <typename Handle>
 cublasStatus_t create(Handle* handle, auto* object) {
     *handle = reinterpret_cast<Handle>(object);
+    ++descriptors;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t destroy(auto* object) {
+    delete object;
+    --descriptors;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -49,10 +59,14 @@ const char* cublasLtGetStatusString(cublasStatus_t) {
     return "an emulated error";
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-    return create(handle, new char);
+    *handle = reinterpret_cast<cublasLtHandle_t>(new char);
+    ++handles;
+    return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     delete reinterpret_cast<char*>(handle);
+    if (--handles == 0 && descriptors != 0)
+        refuse("cuBLASLt: descriptors are left behind");
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* handle, cublasComputeType_t,
@@ -60,8 +74,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* handle, cublasComp
     return create(handle, new Product);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t handle) {
-    delete &product_of(handle);
-    return CUBLAS_STATUS_SUCCESS;
+    return destroy(&product_of(handle));
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
                                               cublasLtMatmulDescAttributes_t which,
@@ -82,15 +95,13 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* handle, cudaDa
     return create(handle, new Layout{type, rows, columns, static_cast<uint64_t>(leading)});
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) {
-    delete &layout_of(handle);
-    return CUBLAS_STATUS_SUCCESS;
+    return destroy(&layout_of(handle));
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* handle) {
     return create(handle, new char);
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t handle) {
-    delete reinterpret_cast<char*>(handle);
-    return CUBLAS_STATUS_SUCCESS;
+    return destroy(reinterpret_cast<char*>(handle));
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
                                                     cublasLtMatmulPreferenceAttributes_t,
@@ -106,7 +117,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               int* count) {
     if (!fits(product_of(product), layout_of(a), layout_of(b), layout_of(d)))
         return CUBLAS_STATUS_INVALID_VALUE;
-    *count = 1;
+    *count = std::getenv("TRAINER_EMULATED_WITHOUT_PRODUCTS") == nullptr ? 1 : 0;
     results[0] = {};
     results[0].state = CUBLAS_STATUS_SUCCESS;
     return CUBLAS_STATUS_SUCCESS;
@@ -129,6 +140,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     machine.check_addressable(a_data, A.count() * (A.bf16() ? 2 : 4), "a matrix");
     machine.check_addressable(b_data, B.count() * (B.bf16() ? 2 : 4), "a matrix");
     machine.check_addressable(d_data, D.count() * (D.bf16() ? 2 : 4), "a matrix");
+    machine.load(machine.stream_of(stream), reinterpret_cast<const void*>(cublasLtMatmul));
     machine.line_up(
         machine.stream_of(stream), {[=] {
             const auto left = read_values(a_data, A.bf16(), A.count());

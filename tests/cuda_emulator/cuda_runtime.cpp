@@ -208,7 +208,7 @@ cudaError_t cudaFreeHost(void* address) {
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     const auto held = Machine::get().lock();
-    *total = Machine::heap_size;
+    *total = Machine::heap_bytes();
     *free = Machine::get().heap_left();
     return cudaSuccess;
 }

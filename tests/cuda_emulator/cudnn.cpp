@@ -82,8 +82,11 @@ void check_pass(const void* alpha, const void* beta, int algorithm, void* worksp
     Machine::get().check_addressable(workspace, workspace_bytes, "workspace");
 }
 
-cudnnStatus_t line_up_pass(cudnnHandle_t handle, void* workspace, std::function<void()> pass) {
+template <typename Function>
+cudnnStatus_t line_up_pass(cudnnHandle_t handle, Function* code, void* workspace,
+                           std::function<void()> pass) {
     Machine& machine = Machine::get();
+    machine.load(machine.stream_of(handle->stream), reinterpret_cast<const void*>(code));
     machine.line_up(machine.stream_of(handle->stream), {[workspace, pass = std::move(pass)] {
                         std::memset(workspace, 0xab, workspace_bytes);
                         pass();
@@ -242,7 +245,7 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha,
     check_pass(alpha, beta, algorithm, workspace, bytes);
     const Convolution c{*x, *y, *filter, *how};
     c.check();
-    return line_up_pass(handle, workspace, [=] {
+    return line_up_pass(handle, cudnnConvolutionForward, workspace, [=] {
         const auto in = read_values(x_data, c.x.bf16(), c.x.count());
         const auto weights = read_values(filter_data, c.filter.bf16(), c.filter.count());
         // [rows][columns][inputs][outputs], so that the innermost loop runs over neighbours.
@@ -271,7 +274,7 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alp
     check_pass(alpha, beta, algorithm, workspace, bytes);
     const Convolution c{*x, *y, *filter, *how};
     c.check();
-    return line_up_pass(handle, workspace, [=] {
+    return line_up_pass(handle, cudnnConvolutionBackwardData, workspace, [=] {
         const auto weights = read_values(filter_data, c.filter.bf16(), c.filter.count());
         const auto dy = read_values(dy_data, c.y.bf16(), c.y.count());
         const size_t inputs = size_t(c.x.c), each = weights.size() / size_t(c.filter.k);
@@ -296,7 +299,7 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* a
     check_pass(alpha, beta, algorithm, workspace, bytes);
     const Convolution c{*x, *y, *filter, *how};
     c.check();
-    return line_up_pass(handle, workspace, [=] {
+    return line_up_pass(handle, cudnnConvolutionBackwardFilter, workspace, [=] {
         const auto in = read_values(x_data, c.x.bf16(), c.x.count());
         const auto dy = read_values(dy_data, c.y.bf16(), c.y.count());
         std::vector<float> dfilter(c.filter.count());

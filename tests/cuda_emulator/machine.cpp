@@ -59,6 +59,14 @@ int Machine::device_count() {
     return 1 + static_cast<int>(std::count(listed, listed + std::strlen(listed), ','));
 }
 
+size_t Machine::heap_bytes() {
+    static const size_t bytes = [] {
+        const char* const mib = std::getenv("TRAINER_EMULATED_MIB");
+        return mib == nullptr ? size_t{1} << 42 : std::strtoul(mib, nullptr, 10) << 20;
+    }();
+    return bytes;
+}
+
 int& Machine::current_device() {
     thread_local int device = 0;
     return device;
@@ -93,6 +101,16 @@ void Machine::line_up(Stream& stream, Work work) {
     else
         stream.work.push_back(std::move(work));
     changed_.notify_all();
+}
+
+void Machine::load(const Stream& stream, const void* code) {
+    if (!loaded_.emplace(stream.device, code).second)
+        return;
+    for (const auto& [handle, other] : streams_)
+        if (other.device == stream.device &&
+            std::any_of(other.work.begin(), other.work.end(),
+                        [](const Work& work) { return work.waits_for_others; }))
+            refuse("a kernel is loaded to a device where another waits for other devices");
 }
 
 bool Machine::advance(Stream& stream) {
@@ -149,8 +167,8 @@ void Machine::await(std::unique_lock<std::mutex>& held, const Event& event, uint
 
 void* Machine::allocate(size_t bytes, cudaMemoryType type) {
     if (heap_ == nullptr) {
-        void* const reserved =
-            mmap(nullptr, heap_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void* const reserved = mmap(nullptr, heap_bytes(), PROT_NONE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (reserved == MAP_FAILED)
             refuse("the system has no addresses for a heap");
         heap_ = static_cast<char*>(reserved);
@@ -189,6 +207,7 @@ void Machine::free(void* address) {
     if (std::none_of(blocks_.begin(), blocks_.end(), on_device)) {  // start over: less to protect
         mprotect(heap_, heap_used_, PROT_NONE);
         heap_used_ = 0;
+        loaded_.clear();  // each test loads its kernels
     }
 }
 
@@ -221,9 +240,10 @@ void Machine::fill(void* address, int value, size_t bytes) const {
     std::memset(static_cast<char*>(address) + pages, 0, bytes - pages);
 }
 
-void line_up(cudaStream_t stream, std::function<void()> run) {
+void line_up(cudaStream_t stream, const void* code, std::function<void()> run) {
     Machine& machine = Machine::get();
     const auto held = machine.lock();
+    machine.load(machine.stream_of(stream), code);
     machine.line_up(machine.stream_of(stream), {std::move(run)});
 }
 

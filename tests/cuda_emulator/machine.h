@@ -16,7 +16,9 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cuda_emulator {
@@ -30,6 +32,7 @@ struct Work {
     /// Whether it may run now, having brought about what it needs where it can; empty: yes. Where
     /// not, another thread has to line something up first.
     std::function<bool()> ready = {};
+    bool waits_for_others = false;  ///< on the device, until other devices come to it
 };
 
 struct Stream {
@@ -69,6 +72,9 @@ class Machine {
     void destroy_stream(cudaStream_t handle);
 
     void line_up(Stream& stream, Work work);
+    /// What comes before each launch of `code`: loads it, where it is new to the stream's device. A
+    /// real one may have to be idle for that, so refuses it where something waits there for others.
+    void load(const Stream& stream, const void* code);
     /// Runs the next of the stream's work, if there is any and it is ready.
     bool advance(Stream& stream);
     /// Runs all of it. Waits for other threads where they have to line something up.
@@ -88,8 +94,9 @@ class Machine {
     void check_addressable(const void* address, size_t bytes, const char* what) const;
     /// memset, which gives zeroed pages of a device back to the system instead of touching them.
     void fill(void* address, int value, size_t bytes) const;
-    size_t heap_left() const { return heap_size - heap_used_; }
-    static constexpr size_t heap_size = size_t{1} << 42;
+    size_t heap_left() const { return heap_bytes() - heap_used_; }
+    /// TRAINER_EMULATED_MIB, or more than anybody takes.
+    static size_t heap_bytes();
 
   private:
     // While one is alive the memory of devices is within reach.
@@ -99,12 +106,13 @@ class Machine {
     std::condition_variable changed_;
     std::map<cudaStream_t, Stream> streams_;
     std::map<const char*, Block> blocks_;
+    std::set<std::pair<int, const void*>> loaded_;  // to which device what has been
     char* heap_ = nullptr;
     size_t heap_used_ = 0;
     int open_ = 0;
 };
 
-/// Lines up `run` in a stream.
-void line_up(cudaStream_t stream, std::function<void()> run);
+/// Lines up `run`, a launch of `code`, in a stream.
+void line_up(cudaStream_t stream, const void* code, std::function<void()> run);
 
 }  // namespace cuda_emulator

@@ -51,7 +51,7 @@ struct Clique {
 
     int size;
     struct Member {
-        bool joined = false;
+        bool joined = false, finalized = false;
         int device = -1;
         Stream* stream = nullptr;  // of its last call
     };
@@ -68,7 +68,13 @@ struct Clique {
         return std::all_of(members.begin(), members.end(),
                            [](const Member& m) { return m.joined; });
     }
+    bool all_finalized() const {
+        return std::all_of(members.begin(), members.end(),
+                           [](const Member& m) { return m.finalized; });
+    }
 };
+
+std::atomic<int> aborts{0};
 
 std::map<std::string, std::shared_ptr<Clique>>& cliques() {
     static std::map<std::string, std::shared_ptr<Clique>> by_id;
@@ -116,6 +122,8 @@ Stream& stream_for(const ncclComm& communicator, cudaStream_t handle) {
     Stream& stream = Machine::get().stream_of(handle);
     if (stream.recording)
         refuse("NCCL: an operation while a graph is recorded");
+    if (communicator.member().finalized)
+        refuse("NCCL: an operation after the end");
     communicator.member().stream = &stream;
     return stream;
 }
@@ -194,7 +202,8 @@ ncclResult_t call_all(ncclComm* communicator, Call call, size_t element, size_t 
                  if (!brought(*clique, other, operation.calls[static_cast<size_t>(other)].arrived))
                      return false;
              return true;
-         }});
+         },
+         true});
     return ncclSuccess;
 }
 
@@ -278,12 +287,31 @@ EXPORTED ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int size,
 
 EXPORTED ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* error) {
     const auto held = Machine::get().lock();
-    *error = communicator->clique->all_joined() ? ncclSuccess : ncclInProgress;
+    const Clique& clique = *communicator->clique;
+    const bool done =
+        communicator->member().finalized ? clique.all_finalized() : clique.all_joined();
+    *error = done ? ncclSuccess : ncclInProgress;
+    return ncclSuccess;
+}
+
+EXPORTED ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
+    const auto held = Machine::get().lock();
+    if (std::exchange(communicator->member().finalized, true))
+        refuse("NCCL: a communicator ends twice");
+    return ncclInProgress;
+}
+
+EXPORTED ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
+    const auto held = Machine::get().lock();
+    if (!communicator->clique->all_finalized())
+        refuse("NCCL: a communicator is destroyed while ranks are not done with it");
+    delete communicator;
     return ncclSuccess;
 }
 
 EXPORTED ncclResult_t ncclCommAbort(ncclComm_t communicator) {
     const auto held = Machine::get().lock();
+    ++aborts;
     *communicator->aborted = true;
     delete communicator;
     return ncclSuccess;
@@ -323,7 +351,8 @@ EXPORTED ncclResult_t ncclGroupEnd() {
                              if (!both_arrived(*clique, all.peers[i], all.messages[i]()))
                                  return false;
                          return true;
-                     }});
+                     },
+                     true});
     return ncclSuccess;
 }
 
@@ -354,4 +383,9 @@ EXPORTED ncclResult_t ncclAllGather(const void* from, void* to, size_t count, nc
     return call_all(communicator, {.what = "gather", .count = count, .from = from, .to = to},
                     sizeof(double), count * static_cast<size_t>(communicator->clique->size),
                     stream);
+}
+
+/// For tests: communicators that have been aborted so far.
+EXPORTED int emulated_nccl_aborts() {
+    return aborts;
 }

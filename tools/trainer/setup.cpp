@@ -12,6 +12,7 @@
 #include "engine/cuda/cuda_engine.h"
 #include "engine/nearest.h"
 #include "models/models.h"
+#include "tools/trainer/cluster_plan.h"
 
 namespace trainer {
 namespace {
@@ -231,7 +232,8 @@ std::unique_ptr<Backend> make_backend(const Config& config, std::optional<DType>
                                   .deterministic = config.deterministic,
                                   .tf32 = config.cuda.tf32,
                                   .graphs = config.cuda.graphs,
-                                  .gpus = config.worker.gpus});
+                                  .gpus = config.worker.gpus,
+                                  .timeout = comm_timeout(config)});
 #ifndef TRAINER_HAS_ONEDNN
     if (precision == Precision::fp32)
         return make_reference_backend(DType::f32);
