@@ -12,6 +12,7 @@
 
 #include "models/models.h"
 #include "tests/device_training.h"
+#include "tests/error_of.h"
 #include "tests/gpu.h"
 
 /// In the body of a test; only a macro can leave it.
@@ -67,16 +68,6 @@ void expect_close(Training& one, Training& other, double tolerance) {
                   tolerance)
             << "step " << step;
     }
-}
-
-/// What `work` throws; empty: nothing.
-std::string error_of(const std::function<void()>& work) {
-    try {
-        work();
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return {};
 }
 
 /// Communicators that have ended otherwise than in good order, as the emulated NCCL counts them; 0

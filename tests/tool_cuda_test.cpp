@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -208,6 +209,36 @@ TEST_F(CudaProgram, TrainsAloneAsTheCpuDoesAndTwiceTheSame) {
     EXPECT_EQ(gpu, weights("cuda", "c"));
     for (size_t i = 0; i < cpu.size(); ++i)
         ASSERT_NEAR(gpu[i], cpu[i], 1e-5) << "weight " << i;
+}
+
+// MiB that the program says it needs of the GPU's memory.
+int64_t said_need(const std::string& text) {
+    const std::string before = "memory       about ";
+    const size_t at = text.find(before);
+    return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + before.size());
+}
+
+// 9216 images of 3 KiB.
+TEST_F(CudaProgram, CountsTheImagesThatTheGpuKeeps) {
+    TRAINER_NEEDS_GPU();
+    const auto train = [&](const std::string& environment, const std::string& keeps) {
+        return run(environment, "--set device=cuda --set data.batch_size=8 --set log.dir=" + keeps +
+                                    " --set checkpoint.dir=" + keeps +
+                                    " --set train.max_steps=1 --set cuda.keep_images=" + keeps);
+    };
+    const Outcome with = train("", "true"), without = train("", "false");
+    EXPECT_EQ(with.code, 0) << with.text;
+    EXPECT_EQ(without.code, 0) << without.text;
+    EXPECT_NEAR(said_need(with.text) - said_need(without.text), 27, 2) << with.text;
+    if (std::getenv("TRAINER_FAKE_GPUS") == nullptr)
+        return;
+    const Outcome less = train("TRAINER_EMULATED_MIB=280", "true");
+    EXPECT_EQ(less.code, 1);
+    EXPECT_NE(less.text.find("; no batch fits; cuda.keep_images=false leaves 27 MiB of images in "
+                             "the machine's memory"),
+              std::string::npos)
+        << less.text;
+    EXPECT_EQ(train("TRAINER_EMULATED_MIB=280", "false").code, 0);
 }
 
 }  // namespace

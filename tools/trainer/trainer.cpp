@@ -62,22 +62,52 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
         start_afresh();
 }
 
-size_t Trainer::bytes_needed(const Backend& backend, int lanes, int64_t batch) const {
-    const int64_t test_batch = std::min(batch, test_data_.count);
-    // The first GPU's part, which is no smaller than the others', and all of an evaluation.
-    const int64_t part = part_of(batch, 0, config_.worker.gpus).count;
-    const ExecutorOptions training{.batch = part, .training = true};
-    const ExecutorOptions evaluation{.batch = test_batch, .training = false};
-    // A GPU's libraries have weights and gradients in forms of their own besides.
-    const size_t slabs = 2 + optimizer_->slabs().size() + (backend.free_memory() ? 2 : 0) +
-                         (config_.worker.gpus > 1 ? 2 : 0);  // what they send each other
-    const auto images = static_cast<size_t>((batch + test_batch) * LoaderOptions().ring);
-    return Executor::bytes_needed(network_, backend, lanes, training) +
-           Executor::bytes_needed(network_, backend, lanes, evaluation) +
-           images * static_cast<size_t>(training_data_.image_bytes()) * sizeof(float) +
-           slabs * static_cast<size_t>(network_.parameters().size()) *
-               size_of(backend.parameter_type());
-}
+// What a run takes of the memory of what computes.
+struct Trainer::Needs {
+    const Trainer& run;
+    const Backend& backend;  // of a single lane
+    int lanes;               // that there will be
+    bool on_device = backend.free_memory().has_value();
+    LoaderOptions loader = training_loader(run.config_, !run.options_.reference);
+    // Images that a GPU keeps.
+    size_t kept = loader.images ? 0 : kept_bytes(run.training_data_) + kept_bytes(run.test_data_);
+
+    static size_t kept_bytes(const Dataset& data) {
+        return static_cast<size_t>(data.count * data.image_bytes());
+    }
+
+    // Of batches of so many images.
+    size_t bytes(int64_t batch) const {
+        const Network& network = run.network_;
+        const int64_t test_batch = std::min(batch, run.test_data_.count);
+        const int gpus = run.config_.worker.gpus;
+        // The first GPU's part, which is no smaller than the others', and all of an evaluation.
+        const int64_t part = part_of(batch, 0, gpus).count;
+        const ExecutorOptions training{.batch = part, .training = true};
+        const ExecutorOptions evaluation{.batch = test_batch, .training = false};
+        // A GPU's libraries have weights and gradients in forms of their own besides.
+        const size_t slabs = 2 + run.optimizer_->slabs().size() + (on_device ? 2 : 0) +
+                             (gpus > 1 ? 2 : 0);  // what they send each other
+        // A GPU has the images of a step, and where they come from the host the next one's.
+        const int64_t batches = !on_device ? loader.ring : loader.images ? 2 : 1;
+        const auto images = static_cast<size_t>((part + test_batch) * batches);
+        return Executor::bytes_needed(network, backend, lanes, training) +
+               Executor::bytes_needed(network, backend, lanes, evaluation) + kept +
+               images * static_cast<size_t>(run.training_data_.image_bytes()) * sizeof(float) +
+               slabs * static_cast<size_t>(network.parameters().size()) *
+                   size_of(backend.parameter_type());
+    }
+
+    // The largest batch that `free` bytes are enough for; 0: none.
+    int64_t largest_batch(size_t free, int64_t too_large) const {
+        int64_t fits = 0;
+        while (too_large - fits > 1) {
+            const int64_t middle = fits + (too_large - fits) / 2;
+            (bytes(middle) <= free ? fits : too_large) = middle;
+        }
+        return fits;
+    }
+};
 
 void Trainer::check_memory() {
     introduce_model();
@@ -88,24 +118,25 @@ void Trainer::check_memory() {
     const std::unique_ptr<Backend> backend = make_backend(single, options_.reference);
     const std::optional<size_t> of_device = backend->free_memory();
     const int lanes = options_.reference || of_device ? 1 : computing_threads(config_);
+    const Needs needs{*this, *backend, lanes};
     const int64_t batch = config_.data.batch_size;
     const size_t free = of_device.value_or(static_cast<size_t>(free_memory()));
-    const size_t needed = bytes_needed(*backend, lanes, batch);
+    const size_t needed = needs.bytes(batch);
     const std::string needed_text = gibibytes(static_cast<double>(needed));
     const std::string free_text = gibibytes(static_cast<double>(free));
     log_.say("memory       about " + needed_text + " of " + free_text + " free");
     if (needed <= free)
         return;
-    int64_t fits = 0, too_large = batch;
-    while (too_large - fits > 1) {
-        const int64_t middle = fits + (too_large - fits) / 2;
-        (bytes_needed(*backend, lanes, middle) <= free ? fits : too_large) = middle;
-    }
+    const int64_t fits = needs.largest_batch(free, batch);
     throw Error("a batch of " + std::to_string(batch) + " needs about " + needed_text +
                 (of_device ? " of the GPU's memory, " : " of memory, ") + free_text +
                 " are free; " +
                 (fits > 0 ? "data.batch_size=" + std::to_string(fits) + " fits"
-                          : std::string("no batch fits")));
+                          : std::string("no batch fits")) +
+                (needs.kept > 0 ? "; cuda.keep_images=false leaves " +
+                                      gibibytes(static_cast<double>(needs.kept)) +
+                                      " of images in the machine's memory"
+                                : std::string()));
 }
 
 ParameterArena Trainer::make_parameters() {

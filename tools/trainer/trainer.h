@@ -43,7 +43,7 @@ class Trainer {
     // Before training.
     ParameterArena make_parameters();
     void check_memory();
-    size_t bytes_needed(const Backend& backend, int lanes, int64_t batch) const;
+    struct Needs;
     void restore(const Checkpoint& checkpoint);
     void start_afresh();
     void introduce_model();
