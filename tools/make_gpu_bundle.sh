@@ -26,6 +26,10 @@ for package in "$work"/debs/*.deb; do
 done
 # Of Boost only what Asio includes is wanted, and no documentation of anything.
 rm -rf "$work/trainer/deps/usr/share/doc" "$work/trainer/deps/usr/share/man"
+# Links to places of this machine lead to those of the prefix.
+while read -r link; do
+    ln -sfr "$work/trainer/deps$(readlink "$link")" "$link"
+done < <(find "$work/trainer/deps" -type l -lname '/*')
 find "$work/trainer/deps" -xtype l -delete
 
 git archive HEAD | tar -x -C "$work/trainer"
