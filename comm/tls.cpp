@@ -45,8 +45,7 @@ class TlsContext {
         boost::system::error_code error;
         context.use_certificate_chain_file(options.cert, error);
         check_file("cert", options.cert, error);
-        context.use_private_key_file(options.key, ssl::context::pem, error);
-        check_file("key", options.key, error);
+        use_key(options);
         context.load_verify_file(options.ca, error);
         check_file("ca", options.ca, error);
         context.set_verify_mode(ssl::verify_peer | ssl::verify_fail_if_no_peer_cert);
@@ -57,13 +56,34 @@ class TlsContext {
                          SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
         SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
         SSL_CTX_set_num_tickets(native, 0);
-        if (SSL_CTX_check_private_key(native) != 1)
-            throw UsageError("comm.tls: '" + options.key + "' is not the key of '" + options.cert +
-                             "'");
         ERR_clear_error();
     }
 
     ssl::context context;
+
+  private:
+    /// After the certificate.
+    void use_key(const TlsOptions& options) {
+        bool encrypted = false;
+        context.set_password_callback([&](size_t, ssl::context::password_purpose) {
+            encrypted = true;  // asks nobody: a run has no terminal
+            return std::string();
+        });
+        boost::system::error_code error;
+        context.use_private_key_file(options.key, ssl::context::pem, error);
+        context.set_password_callback(
+            [](size_t, ssl::context::password_purpose) { return std::string(); });
+        const auto refuse = [&](const std::string& why) {
+            throw UsageError("comm.tls.key: '" + options.key + "' " + why);
+        };
+        if (error && encrypted)
+            refuse("is encrypted; give one without a pass phrase");
+        const bool mismatch = error && ERR_GET_LIB(error.value()) == ERR_LIB_X509;
+        if (!mismatch)
+            check_file("key", options.key, error);
+        if (mismatch || SSL_CTX_check_private_key(context.native_handle()) != 1)
+            refuse("is not the key of the certificate in comm.tls.cert, '" + options.cert + "'");
+    }
 };
 
 namespace {

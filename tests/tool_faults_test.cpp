@@ -236,33 +236,72 @@ TEST_F(FaultsTest, CertificatesThatAreNoneAreNamed) {
                 "comm.tls.cert: 'text.pem' cannot be used: it holds no certificate in PEM form (");
 }
 
-TEST_F(FaultsTest, TlsIsForThoseOfOneAuthority) {
+/// Makes certificates with the program openssl.
+class CertificatesTest : public FaultsTest {
+  protected:
+    void SetUp() override {
 #ifndef TRAINER_HAVE_OPENSSL
-    GTEST_SKIP() << "built without OpenSSL";
+        GTEST_SKIP() << "built without OpenSSL";
 #endif
-    if (std::system("openssl version >/dev/null 2>&1") != 0)
-        GTEST_SKIP() << "the program openssl is not here to make certificates";
-    const std::string in = "cd " + root_.string() + " && ";
-    const auto run = [&](const std::string& command) {
-        ASSERT_EQ(std::system((in + command + " >/dev/null 2>&1").c_str()), 0) << command;
-    };
-    for (const std::string ca : {"ours", "theirs"}) {
+        if (std::system("openssl version >/dev/null 2>&1") != 0)
+            GTEST_SKIP() << "the program openssl is not here to make certificates";
+    }
+
+    void run(const std::string& command) const {
+        ASSERT_EQ(
+            std::system(("cd " + root_.string() + " && " + command + " >/dev/null 2>&1").c_str()),
+            0)
+            << command;
+    }
+    /// CA.pem and CA.key of an authority.
+    void make_authority(const std::string& ca) const {
         run("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "
             "/CN=" +
             ca + " -keyout " + ca + ".key -out " + ca + ".pem");
+    }
+    /// NAME.pem and NAME.key, signed by the authority.
+    void make_certificate(const std::string& name, const std::string& ca, int days = 2) const {
         run("openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=node "
             "-keyout " +
-            ca + "-node.key -out node.csr");
-        run("openssl x509 -req -in node.csr -days 2 -CA " + ca + ".pem -CAkey " + ca +
-            ".key -CAcreateserial -out " + ca + "-node.pem");
+            name + ".key -out node.csr");
+        run("openssl x509 -req -in node.csr -days " + std::to_string(days) + " -CA " + ca +
+            ".pem -CAkey " + ca + ".key -CAcreateserial -out " + name + ".pem");
     }
-    const auto tls = [](const std::string& ca) {
-        return "comm.tls={cert: " + ca + "-node.pem, key: " + ca + "-node.key, ca: " + ca + ".pem}";
-    };
+    static std::string tls(const std::string& cert, const std::string& key, const std::string& ca) {
+        return "comm.tls={cert: " + cert + ".pem, key: " + key + ".key, ca: " + ca + ".pem}";
+    }
+    /// What a server says of settings that it cannot use.
+    std::string refusal(const std::string& settings) {
+        Process process = program("run", {"--role=server", "--listen=127.0.0.1:0"}, {settings});
+        EXPECT_EQ(process.wait(), 2);
+        return process.text();
+    }
+};
+
+TEST_F(CertificatesTest, KeysThatDoNotServeAreNamed) {
+    make_authority("ca");
+    make_certificate("node", "ca");
+    make_certificate("other", "ca");
+    run("openssl genrsa -out rsa.key 2048");
+    run("openssl ec -in node.key -aes256 -passout pass:secret -out locked.key");
+    for (const std::string other : {"other", "rsa"})
+        expect_part(refusal(tls("node", other, "ca")),
+                    "comm.tls.key: '" + other +
+                        ".key' is not the key of the certificate in comm.tls.cert, 'node.pem'\n");
+    expect_part(refusal(tls("node", "locked", "ca")),
+                "comm.tls.key: 'locked.key' is encrypted; give one without a pass phrase\n");
+}
+
+TEST_F(CertificatesTest, TlsIsForThoseOfOneAuthority) {
+    for (const std::string ca : {"ours", "theirs"}) {
+        make_authority(ca);
+        make_certificate(ca + "-node", ca);
+    }
+    const auto of = [](const std::string& ca) { return tls(ca + "-node", ca + "-node", ca); };
     EXPECT_EQ(program("whole", {}, {"distributed.workers=2"}).wait(), 0);
-    shared_ = {tls("ours"), "comm.timeout=60s"};
+    shared_ = {of("ours"), "comm.timeout=60s"};
     start("run", 2, 2, 1);
-    Process stranger = worker("stranger", 1, {tls("theirs")});
+    Process stranger = worker("stranger", 1, {of("theirs")});
     EXPECT_EQ(stranger.wait(), 1);
     expect_part(stranger.text(), "certificate");
     Process plain = worker("plain", 1, {"comm.tls={}", "comm.timeout=4s"});
