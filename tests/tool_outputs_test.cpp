@@ -15,6 +15,7 @@
 
 #include "comm/metrics_http.h"
 #include "engine/crc32c.h"
+#include "tests/error_of.h"
 #include "tests/python.h"
 #include "tools/log/run.h"
 #include "tools/trainer/event_file.h"
@@ -204,6 +205,11 @@ TEST_F(OutputsTest, ACheckpointKnowsItsInput) {
         EXPECT_NE(testing::internal::GetCapturedStdout().find("linear, images uint8 [batch, 3, 32"),
                   std::string::npos);
         EXPECT_GT(fs::file_size(folder_ / "a.onnx"), 4u * (3 * 32 * 32 * 10 + 10));
+        const std::string latest = (folder_ / "run/latest").string();
+        EXPECT_EQ(error_of<UsageError>([&] {
+                      run_export({latest, latest, false, false});
+                  }),
+                  "'" + latest + "' is a directory; name a file to write");
     } catch (const UsageError& error) {
         testing::internal::GetCapturedStdout();
         EXPECT_NE(std::string(error.what()).find("protobuf"), std::string::npos);

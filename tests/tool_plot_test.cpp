@@ -242,6 +242,8 @@ TEST(Plot, FilesByTheirNames) {
     EXPECT_EQ(all(html, std::regex("(src|href)=")).size(), 0u) << "needs nothing from elsewhere";
     EXPECT_THROW(write_figure(figure, folder / "a.gif"), UsageError);
     EXPECT_THROW(write_figure(figure, folder / "no/a.svg"), Error);
+    fs::create_symlink("/dev/null", folder / "null.html");
+    EXPECT_THROW(write_figure(figure, folder / "null.html"), UsageError);
     try {
         write_figure(figure, folder / "a.png");
         const std::string png = contents("a.png");

@@ -6,22 +6,17 @@
 #include <librsvg/rsvg.h>
 #endif
 
-#include <fstream>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "engine/error.h"
+#include "engine/whole_file.h"
 
 namespace trainer::logs {
 namespace {
 
 namespace fs = std::filesystem;
-
-void write_text(const fs::path& path, const std::string& text) {
-    std::ofstream file(path, std::ios::binary);
-    file << text << std::flush;
-    if (!file)
-        throw Error("'" + path.string() + "' cannot be written");
-}
 
 #ifdef TRAINER_HAVE_RSVG
 
@@ -33,7 +28,12 @@ struct Release {
     }
 };
 
-void write_png(const Figure& figure, const fs::path& path) {
+cairo_status_t append(void* png, const unsigned char* bytes, unsigned int count) {
+    static_cast<std::string*>(png)->append(reinterpret_cast<const char*>(bytes), count);
+    return CAIRO_STATUS_SUCCESS;
+}
+
+std::string png_of(const Figure& figure, const fs::path& path) {
     constexpr double pixels = 2;  // to a unit of the SVG
     const std::string svg = svg_of(figure);
     const Layout layout = lay_out(figure);
@@ -47,14 +47,16 @@ void write_png(const Figure& figure, const fs::path& path) {
     const RsvgRectangle page{0, 0, pixels * layout.width, pixels * layout.height};
     check(rsvg_handle_render_document(handle.get(), context.get(), &page, nullptr) != 0,
           "an SVG of ours can be drawn");
-    const cairo_status_t status = cairo_surface_write_to_png(surface.get(), path.c_str());
+    std::string png;
+    const cairo_status_t status = cairo_surface_write_to_png_stream(surface.get(), append, &png);
     if (status != CAIRO_STATUS_SUCCESS)
-        throw Error("'" + path.string() + "' cannot be written: " + cairo_status_to_string(status));
+        throw Error("'" + path.string() + "' cannot be drawn: " + cairo_status_to_string(status));
+    return png;
 }
 
 #else
 
-void write_png(const Figure&, const fs::path& path) {
+std::string png_of(const Figure&, const fs::path& path) {
     throw UsageError("--plot " + path.string() +
                      ": this build draws no PNG (it was built without librsvg2-dev); name a file " +
                      "that ends in .svg or .html");
@@ -65,15 +67,17 @@ void write_png(const Figure&, const fs::path& path) {
 }  // namespace
 
 void write_figure(const Figure& figure, const fs::path& path) {
+    std::string file;
     if (path.extension() == ".svg")
-        write_text(path, svg_of(figure));
+        file = svg_of(figure);
     else if (path.extension() == ".html")
-        write_text(path, html_of(figure));
+        file = html_of(figure);
     else if (path.extension() == ".png")
-        write_png(figure, path);
+        file = png_of(figure, path);
     else
         throw UsageError("--plot " + path.string() + ": name a file that ends in .png, .svg or " +
                          ".html");
+    write_whole_file(path, std::as_bytes(std::span(file)));
 }
 
 }  // namespace trainer::logs

@@ -5,7 +5,7 @@
 #include <limits>
 #include <span>
 
-#include "engine/file.h"
+#include "engine/whole_file.h"
 #include "tools/trainer/onnx.pb.h"
 #include "tools/trainer/version.h"
 
@@ -345,15 +345,7 @@ void export_onnx(const Network& network, const ParameterArena& parameters,
     if (static_cast<int64_t>(model.ByteSizeLong()) > largest_file)
         throw Error("export: the model takes more than the 2 GB that an ONNX file may have");
     const std::string bytes = model.SerializeAsString();
-    // Under another name first, so that what stands under this one is whole.
-    const std::filesystem::path half = path.string() + ".part";
-    File file = File::create(half);
-    file.write(bytes.data(), bytes.size());
-    file.sync();
-    std::error_code error;
-    std::filesystem::rename(half, path, error);
-    if (error)
-        throw FileError("cannot write", path, error.value());
+    write_whole_file(path, std::as_bytes(std::span(bytes)));
 }
 
 }  // namespace trainer
