@@ -115,6 +115,25 @@ TEST_F(AllreduceTest, ASignalStopsWithACheckpointToGoOnFrom) {
     }
 }
 
+// The launcher reads what worker 0 says from the moment that it has started it.
+TEST_F(AllreduceTest, TheLauncherWaitsForTheLeaderInSilence) {
+    std::ofstream(root_ / "worker.sh")
+        << "#!/bin/sh\n"
+           "case \"$*\" in\n"
+           "    *--print-config*) echo '  topology: allreduce' ;;\n"
+           "    *--rank=0*) echo 'worker  listens at x, others call it x'\n"
+           "        until [ -e joined ]; do sleep 0.02; done ;;\n"
+           "    *) touch joined ;;\n"
+           "esac\n";
+    fs::permissions(root_ / "worker.sh", fs::perms::owner_all);
+    for (int i = 0; i < 25; ++i) {
+        fs::remove(root_ / "joined");
+        const Running running = start({"/usr/bin/env", "TRAINER=./worker.sh",
+                                       TRAINER_SOURCE_DIR "/tools/launch_local.sh", "-n2"});
+        EXPECT_EQ(wait_for(running).text, "worker  listens at x, others call it x\n");
+    }
+}
+
 class AllreduceRolesTest : public AllreduceTest {
   protected:
     Running start_rank(int rank, const std::string& address, const Arguments& more = {}) const {

@@ -58,6 +58,7 @@ with_us=()
 start() { # name, arguments...
     local name=$1
     shift
+    : >"$output/$name"  # which may be read before the process opens it
     # In a session of its own: a terminal's Ctrl-C reaches it once, through this script.
     "${with_us[@]}" setsid "$trainer" "${arguments[@]}" "$@" >"$output/$name" 2>&1 </dev/null &
     pids+=($!)
