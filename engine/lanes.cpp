@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <exception>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -61,6 +62,9 @@ struct LaneTeam::State {
     std::atomic<bool> stop{false};
     std::vector<std::exception_ptr> errors;
     std::vector<std::thread> threads;
+    // Of the thread that made the team, where it was pinned.
+    std::optional<cpu_set_t> processors_before;
+    pthread_t maker = pthread_self();
 };
 
 void Lane::barrier() {
@@ -106,8 +110,12 @@ LaneTeam::LaneTeam(int count, bool pin) : count_(count), state_(std::make_unique
             pin_thread(state_->threads.back().native_handle(),
                        processors[static_cast<size_t>(index)]);
     }
-    if (pin && enough && count > 1)
+    if (pin && enough && count > 1) {
+        cpu_set_t before;
+        if (sched_getaffinity(0, sizeof before, &before) == 0)
+            state_->processors_before = before;
         pin_thread(pthread_self(), processors[0]);
+    }
 }
 
 LaneTeam::~LaneTeam() {
@@ -116,6 +124,9 @@ LaneTeam::~LaneTeam() {
     state_->job.notify_all();
     for (std::thread& thread : state_->threads)
         thread.join();
+    // Else a team that this thread makes later would find one processor.
+    if (state_->processors_before && pthread_equal(state_->maker, pthread_self()) != 0)
+        pthread_setaffinity_np(pthread_self(), sizeof(cpu_set_t), &*state_->processors_before);
 }
 
 void LaneTeam::run(const std::function<void(Lane&)>& work) {

@@ -43,6 +43,7 @@ class LaneTeam {
     /// `count` >= 1 lanes. With `pin`, lane i is bound to the i-th processor that this process may
     /// use; the caller's own affinity is left alone when count is 1.
     explicit LaneTeam(int count, bool pin = true);
+    /// Lets the caller's thread run where it could before, where it is the one that made the team.
     ~LaneTeam();
     LaneTeam(const LaneTeam&) = delete;
     LaneTeam& operator=(const LaneTeam&) = delete;

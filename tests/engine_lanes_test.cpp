@@ -29,6 +29,21 @@ TEST_P(Lanes, RunReachesEveryLaneOnItsOwnThread) {
     EXPECT_EQ(std::set<std::thread::id>(threads.begin(), threads.end()).size(), threads.size());
 }
 
+// A worker that began again, with a new team, found one processor and went on with one lane.
+TEST(LanesPinned, LeaveTheCallersThreadWhereItCouldRunBefore) {
+    cpu_set_t before, during, after;
+    ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+    if (CPU_COUNT(&before) < 2)
+        GTEST_SKIP() << "one processor";
+    {
+        const LaneTeam team(2);
+        ASSERT_EQ(sched_getaffinity(0, sizeof during, &during), 0);
+        EXPECT_EQ(CPU_COUNT(&during), 1);
+    }
+    ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
+    EXPECT_TRUE(CPU_EQUAL(&before, &after));
+}
+
 TEST_P(Lanes, PartsOfLanesCoverAll) {
     LaneTeam team(GetParam(), false);
     std::vector<int> touched(37, 0);

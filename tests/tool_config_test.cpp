@@ -11,6 +11,7 @@
 #include "engine/nearest.h"
 #include "optim/variant.h"
 #include "tools/trainer/allreduce.h"
+#include "tools/trainer/cluster_plan.h"
 #include "tools/trainer/config.h"
 
 namespace trainer {
@@ -150,7 +151,7 @@ comm:
   servers: []
   interface: ""
   timeout: 30s
-  lease: 10s
+  lease: auto
   tls: {}
   secret_file: ""
   emulate: {}
@@ -416,6 +417,22 @@ TEST(Config, OutOfRange) {
                             "device=gpu",
                             "device=cuda:x"})
         EXPECT_NE(message_of_set(bad), "") << bad;
+}
+
+// With a lease that is longer the wrong one would give up: who waits for the lost one.
+TEST(Config, TheLeaseIsShorterThanTheTimeout) {
+    EXPECT_EQ(message_of_set("comm.lease=30s"),
+              "--set: comm.lease: expected: less than comm.timeout, after which those who wait for "
+              "someone lost would give up themselves");
+    EXPECT_EQ(message_of_set("comm.lease=29s"), "");
+    EXPECT_EQ(message_of_set("comm.lease=auto"), "");
+    EXPECT_NE(message_of_set("comm.lease=1us"), "");
+    const auto lease_of = [](const std::string& assignment) {
+        return transport_options(parse_config(least, "x.yaml", {assignment}), {}).lease;
+    };
+    EXPECT_EQ(lease_of("comm.timeout=1h"), std::chrono::seconds(10));
+    EXPECT_EQ(lease_of("comm.timeout=5s"), std::chrono::milliseconds(2500));
+    EXPECT_EQ(lease_of("comm.lease=7s"), std::chrono::seconds(7));
 }
 
 TEST(Config, UnknownNames) {

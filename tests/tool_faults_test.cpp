@@ -115,6 +115,25 @@ TEST_F(FaultsTest, AKilledServerComesBackAndNothingIsLost) {
     }
 }
 
+// Its threads were counted again, on the processor that its first lane had been bound to.
+TEST_F(FaultsTest, AWorkerThatBeginsAgainHasTheThreadsItHad) {
+    start("run", 1, 1, 1);
+    workers_.push_back(worker("run", 0, {"threads=auto"}));
+    await_step("run", 10);
+    servers_[0].send(SIGKILL);
+    servers_[0].wait();
+    servers_[0] = server("run", 0);
+    expect_all_done();
+    const std::string text = workers_[0].text();
+    const size_t again = text.find("again        server ");
+    ASSERT_NE(again, std::string::npos) << text;
+    const auto device = [](const std::string& part) {
+        const size_t at = part.find("device       ");
+        return at == std::string::npos ? part : part.substr(at, part.find('\n', at) - at);
+    };
+    EXPECT_EQ(device(text.substr(0, again)), device(text.substr(again)));
+}
+
 TEST_F(FaultsTest, APreemptedWorkerLeavesAlone) {
     shared_.push_back("distributed.on_worker_loss=continue");
     start("run", 1, 3);
@@ -213,7 +232,7 @@ TEST_F(FaultsTest, AServerListensToOtherMachinesOnlyWithASecret) {
     EXPECT_EQ(open_to_all.wait(), 2);
     expect_part(open_to_all.text(), "is open to other machines");
     Process knows = program("run", {"--role=server", "--listen=0.0.0.0:0", "--insecure"},
-                            {"comm.timeout=200ms"});
+                            {"comm.timeout=200ms", "comm.lease=auto"});
     EXPECT_EQ(knows.wait(), 1);
     expect_part(knows.text(), "workers have not come");
 }

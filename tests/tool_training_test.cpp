@@ -289,7 +289,7 @@ TEST_F(TrainingTest, SignalsStopAfterTheStepAndTheRunGoesOn) {
     const std::vector<std::string> few{"--set", "checkpoint.every_steps=0", "--set",
                                        "log.every_steps=2"};
     int64_t before = 0;
-    for (int number : {SIGTERM, SIGINT, SIGUSR1}) {
+    for (int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
         const pid_t child = start("stopped", few);
         for (int i = 0; i < 6000; ++i) {
             if (contents(root_ / "output").find("step ") != std::string::npos)

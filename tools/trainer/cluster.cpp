@@ -377,6 +377,8 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
         return test ? *test : test.emplace(make_dataset(config, Split::test));
     };
     const auto transport = [&] { return make_socket_transport(transport_options(config, say)); };
+    // Once: with other threads the worker would go on with other bits when it begins again.
+    const int threads = computing_threads(config);
     try {
         OwnMetrics metrics;
         std::optional<StopSignals> signals;
@@ -392,7 +394,7 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
             }
             try {
                 ClusterWorker worker(config, plan, training, test_images, *link,
-                                     {.threads = computing_threads(config),
+                                     {.threads = threads,
                                       .first_processor = config.threads ? -1 : 0,
                                       .gpu = {},
                                       .signal = [&] { return signals->number(); },

@@ -129,9 +129,10 @@ TransportOptions transport_options(const Config& config,
                                    std::function<void(const std::string&)> log) {
     TransportOptions options;
     options.timeout = comm_timeout(config);
-    options.lease =
-        std::max(std::chrono::milliseconds(1),
-                 std::chrono::duration_cast<std::chrono::milliseconds>(config.comm.lease));
+    options.lease = config.comm.lease
+                        ? std::chrono::duration_cast<std::chrono::milliseconds>(*config.comm.lease)
+                        : std::clamp(options.timeout / 2, std::chrono::milliseconds(1),
+                                     std::chrono::milliseconds(10'000));
     const auto& emulate = config.comm.emulate;
     options.emulate.bytes_per_second = static_cast<double>(emulate.bandwidth.value_or(0)) / 8;
     options.emulate.latency = emulate.latency.value_or(Duration(0));

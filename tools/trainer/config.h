@@ -139,7 +139,8 @@ struct Config {
         std::vector<std::string> servers;  ///< host:port each
         std::string interface;
         Duration timeout = std::chrono::seconds(30);
-        Duration lease = std::chrono::seconds(10);  ///< without a sign of life
+        /// Without a sign of life; nullopt: 10 s, or half of timeout where that is less.
+        std::optional<Duration> lease;
         struct Tls {
             std::string cert, key, ca;  ///< files; empty: not there
         } tls;

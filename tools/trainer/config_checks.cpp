@@ -70,6 +70,13 @@ void check_tls(const Config& config, const Place& place) {
                          "missing; both ends show a certificate, of the authority in ca");
 }
 
+void check_lease(const Config& config, const Place& place) {
+    if (config.comm.lease && *config.comm.lease >= config.comm.timeout)
+        throw UsageError(place("comm.lease") +
+                         "expected: less than comm.timeout, after which those who wait for someone "
+                         "lost would give up themselves");
+}
+
 void check_distributed(const Config& config, const Place& place) {
     const int backup = config.distributed.backup_workers, workers = config.distributed.workers;
     if (backup > 0 && backup >= workers)
@@ -85,6 +92,7 @@ void check_config(const Config& config, const Place& place) {
     check_data(config, place);
     check_schedule(config, place);
     check_distributed(config, place);
+    check_lease(config, place);
     check_tls(config, place);
 }
 

@@ -1,11 +1,12 @@
 #include "tools/trainer/signals.h"
 
 #include <atomic>
+#include <iterator>
 
 namespace trainer {
 namespace {
 
-constexpr int stop_signals[] = {SIGTERM, SIGINT, SIGUSR1};
+constexpr int stop_signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 
 // What a handler may touch: the one thing here that belongs to the whole process. The system takes
 // any of its threads for the handler.
@@ -27,15 +28,18 @@ StopSignals::StopSignals() {
     struct sigaction action {};
     action.sa_handler = note;
     action.sa_flags = SA_RESTART;
-    for (int i = 0; i < 3; ++i)
+    for (size_t i = 0; i < std::size(stop_signals); ++i) {
         sigaction(stop_signals[i], &action, &before_[i]);
+        if (stop_signals[i] == SIGHUP && before_[i].sa_handler == SIG_IGN)
+            sigaction(SIGHUP, &before_[i], nullptr);
+    }
     // A limit on the size of files is an error where a file is written, not the end.
     action.sa_handler = SIG_IGN;
     sigaction(SIGXFSZ, &action, &file_size_before_);
 }
 
 StopSignals::~StopSignals() {
-    for (int i = 0; i < 3; ++i)
+    for (size_t i = 0; i < std::size(stop_signals); ++i)
         sigaction(stop_signals[i], &before_[i], nullptr);
     sigaction(SIGXFSZ, &file_size_before_, nullptr);
 }

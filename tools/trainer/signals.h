@@ -1,4 +1,4 @@
-// StopSignals: SIGTERM, SIGINT and SIGUSR1 as a wish to stop after the step.
+// StopSignals: SIGTERM, SIGINT, SIGHUP and SIGUSR1 as a wish to stop after the step.
 #pragma once
 
 #include <csignal>
@@ -6,7 +6,8 @@
 namespace trainer {
 
 /// While one exists, the first of these signals is noted; the second ends the program at once, as
-/// it would have without this. At most one exists at a time.
+/// it would have without this. SIGHUP is let be where it is ignored, as nohup does. At most one
+/// exists at a time.
 class StopSignals {
   public:
     StopSignals();
@@ -18,7 +19,7 @@ class StopSignals {
     int number() const;  ///< of the signal that came; 0: none
 
   private:
-    struct sigaction before_[3];
+    struct sigaction before_[4];
     struct sigaction file_size_before_;
 };
 
