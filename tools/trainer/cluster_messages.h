@@ -23,6 +23,7 @@
 //   ended      note to the other servers, Verdict: how the run has ended
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <string>
@@ -158,7 +159,8 @@ inline std::string take_text(std::span<const std::byte>& body) {
 inline void take_slab(std::span<const std::byte>& body, std::span<float> slab) {
     if (body.size() < slab.size_bytes())
         throw Error("a message ends within a slab: is every process of one build?");
-    std::memcpy(slab.data(), body.data(), slab.size_bytes());
+    // A network without statistics has none: where nothing is copied there may be no memory.
+    std::ranges::copy(body.first(slab.size_bytes()), std::as_writable_bytes(slab).begin());
     body = body.subspan(slab.size_bytes());
 }
 
