@@ -134,6 +134,16 @@ TEST_F(FaultsTest, AWorkerThatBeginsAgainHasTheThreadsItHad) {
     EXPECT_EQ(device(text.substr(0, again)), device(text.substr(again)));
 }
 
+// It joined first, and took the run with it when it could not write.
+TEST_F(FaultsTest, AWorkerThatCannotWriteItsLogDoesNotJoin) {
+    start("run", 1, 2, 1);
+    Process wrong = worker("run", 1, {"log.dir=tiny.yaml/x"});
+    EXPECT_EQ(wrong.wait(), 1);
+    expect_part(wrong.text(), "log.dir: 'tiny.yaml/x' cannot be made (Not a directory)");
+    workers_.push_back(worker("run", 1));
+    expect_all_done();
+}
+
 TEST_F(FaultsTest, APreemptedWorkerLeavesAlone) {
     shared_.push_back("distributed.on_worker_loss=continue");
     start("run", 1, 3);

@@ -302,6 +302,7 @@ ExitCode run_server(const Config& config, std::optional<int> rank) {
     const int servers = config.distributed.servers;
     check_rank(rank, servers, "servers");
     check_listening(config);
+    made_log_directory(config);  // where it cannot be, nobody has been joined yet
     ProcessLog log;
     const Log say = [&](const std::string& line) { log.say(line); };
     const Dataset training = make_dataset(config, Split::train);
@@ -368,6 +369,7 @@ ExitCode run_worker(const Config& config, std::optional<int> rank) {
             throw UsageError("comm.servers: " + address +
                              ": port 0 is for a server that takes any; give the port that it says "
                              "others call it by");
+    made_log_directory(config);  // where it cannot be, nobody has been joined yet
     ProcessLog log;
     const Log say = [&](const std::string& line) { log.say(line); };
     const Dataset training = make_dataset(config, Split::train);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
@@ -87,15 +88,6 @@ Json host() {
             {"processors", std::thread::hardware_concurrency()}};
 }
 
-fs::path made_directory(const Config& config) {
-    std::error_code error;
-    fs::create_directories(config.log.dir, error);
-    if (error)
-        throw Error("log.dir: '" + config.log.dir + "' cannot be made (" + error.message() +
-                    "); set log.dir to a directory that can be written");
-    return config.log.dir;
-}
-
 /// The path of metrics.jsonl, after an earlier run's was renamed to metrics.<n>.jsonl.
 fs::path metrics_path(const fs::path& directory, bool fresh) {
     const fs::path path = directory / "metrics.jsonl";
@@ -112,6 +104,20 @@ fs::path metrics_path(const fs::path& directory, bool fresh) {
 }
 
 }  // namespace
+
+fs::path made_log_directory(const Config& config) {
+    const auto fail = [&](const char* what, const std::string& why) {
+        throw Error("log.dir: '" + config.log.dir + "' cannot be " + what + " (" + why +
+                    "); set log.dir to a directory that can be written");
+    };
+    std::error_code error;
+    fs::create_directories(config.log.dir, error);
+    if (error)
+        fail("made", error.message());
+    if (access(config.log.dir.c_str(), W_OK | X_OK) != 0)
+        fail("written", std::generic_category().message(errno));
+    return config.log.dir;
+}
 
 LineFile::LineFile(const fs::path& path)
     : file_([&] {
@@ -154,7 +160,7 @@ void LineFile::write(const std::string& line) {
 
 RunLog::RunLog(const Config& config)
     : config_(config),
-      directory_(made_directory(config)),
+      directory_(made_log_directory(config)),
       text_(directory_ / "trainer.log"),
       exposition_({{"run", config.name}}),
       terminal_(isatty(STDOUT_FILENO) != 0) {

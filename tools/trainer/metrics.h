@@ -75,6 +75,9 @@ struct Position {
     double seconds_left = 0;
 };
 
+/// config.log.dir, made where needed. Throws Error where it cannot be made or written.
+std::filesystem::path made_log_directory(const Config& config);
+
 class RunLog {
   public:
     /// Makes config.log.dir where needed; `config` outlives this. Throws Error where the

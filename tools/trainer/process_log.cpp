@@ -38,9 +38,7 @@ void ProcessLog::open(const Config& config, const std::string& name) {
     const std::lock_guard lock(mutex_);
     if (file_)
         return;
-    std::error_code error;
-    std::filesystem::create_directories(config.log.dir, error);  // LineFile says what is wrong
-    file_.emplace(std::filesystem::path(config.log.dir) / ("trainer-" + name + ".log"));
+    file_.emplace(made_log_directory(config) / ("trainer-" + name + ".log"));
     for (const std::string& line : early_)
         file_->write(line);
     early_.clear();
