@@ -31,7 +31,7 @@ TEST_F(FaultsTest, AWorkerThatHangsIsNamedWithItsLastSignOfLife) {
 }
 
 TEST_F(FaultsTest, AServerThatHangsIsNoticed) {
-    shared_.push_back("comm.timeout=8s");
+    shared_.push_back("comm.timeout=" + std::to_string(14 * patience) + "s");
     start("run", 2, 2);
     await_step("run", 10);
     servers_[0].send(SIGSTOP);
