@@ -23,6 +23,10 @@ void* operator new(std::size_t bytes) {
         return memory;
     throw std::bad_alloc();
 }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {  // std::stable_sort's
+    ++allocations;
+    return std::malloc(bytes);
+}
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
     ++allocations;
     const auto align = static_cast<std::size_t>(alignment);
