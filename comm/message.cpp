@@ -16,6 +16,7 @@ constexpr std::array<std::byte, 4> magic = {std::byte{'T'}, std::byte{'R'}, std:
                                             std::byte{'R'}};
 constexpr size_t header_checksum_at = header_bytes - 4;
 constexpr int64_t largest_index = (int64_t{1} << 62) - 1;  // so that first + count cannot overflow
+constexpr const char* tls_is_not_set = ": it speaks TLS; comm.tls is set there and not here";
 
 }  // namespace
 
@@ -28,6 +29,19 @@ std::string printable(std::span<const std::byte> bytes) {
     for (const std::byte byte : bytes) {
         const auto c = static_cast<unsigned char>(byte);
         text += c < ' ' || c == 0x7f ? '.' : static_cast<char>(c);
+    }
+    return text;
+}
+
+std::string escaped(std::span<const std::byte> bytes) {
+    constexpr std::string_view digits = "0123456789abcdef";
+    std::string text;
+    for (const std::byte byte : bytes) {
+        const auto c = static_cast<unsigned char>(byte);
+        if (c >= ' ' && c < 0x7f)
+            text += static_cast<char>(c);
+        else
+            (text += "\\x").append({digits[c >> 4], digits[c & 15]});
     }
     return text;
 }
@@ -62,9 +76,10 @@ Crc32c checksum_of_header(std::span<const std::byte, header_bytes> bytes) {
 }
 
 Header parse_header(std::span<const std::byte, header_bytes> bytes, uint64_t cap) {
+    const bool tls = bytes[0] == std::byte{22} && bytes[1] == std::byte{3};  // a handshake
     if (!std::equal(magic.begin(), magic.end(), bytes.begin()))
         throw Error("what it sent is not this program's protocol (it begins with \"" +
-                    printable(bytes.first<16>()) + "\")");
+                    escaped(bytes.first<16>()) + "\")" + (tls ? tls_is_not_set : ""));
     // Magic and version stand here in every version, so that this message can be given.
     if (const auto version = get<uint16_t>(&bytes[4]); version != protocol_version)
         throw Error("it speaks protocol version " + std::to_string(version) + ", this program " +

@@ -94,6 +94,9 @@ Crc32c checksum_of_header(std::span<const std::byte, header_bytes> bytes);
 /// Text that a peer sent, fit for a log: control characters become dots.
 std::string printable(std::span<const std::byte> bytes);
 
+/// Bytes that may be anything, as ASCII for a log: controls and all above 0x7e become \xNN.
+std::string escaped(std::span<const std::byte> bytes);
+
 /// For messages to people, e.g. "30.0 s".
 std::string seconds_of(std::chrono::milliseconds time);
 

@@ -109,7 +109,14 @@ TEST(Message, RefusesWhatIsNotAHeader) {
     auto bytes = good;
     std::memcpy(bytes.data(), "GET / HTTP/1.1\r\nHost: x", 23);
     EXPECT_EQ(error_of([&] { parse_header(bytes, 100); }),
-              "what it sent is not this program's protocol (it begins with \"GET / HTTP/1.1..\")");
+              "what it sent is not this program's protocol (it begins with \"GET / "
+              "HTTP/1.1\\x0d\\x0a\")");
+    std::memcpy(bytes.data(), "\x16\x03\x01\x02\x7f\x80\xff\\ AAAAAAAAA", 16);
+    EXPECT_EQ(
+        error_of([&] { parse_header(bytes, 100); }),
+        "what it sent is not this program's protocol (it begins with "
+        "\"\\x16\\x03\\x01\\x02\\x7f\\x80\\xff\\ AAAAAAA\"): it speaks TLS; comm.tls is set there "
+        "and not here");
 
     bytes = good;
     bytes[4] = std::byte{1};
