@@ -117,6 +117,7 @@ class StreamConnection final : public SocketConnection,
           peer_name_(std::move(peer)),
           timeout_(options.timeout),
           lease_(options.lease),
+          accepted_(accepted),
           shaper_(options.emulate),
           shaped_(options.emulate.active()),
           socket_(std::move(socket)),
@@ -341,12 +342,31 @@ class StreamConnection final : public SocketConnection,
                     break;
             }
         } catch (const Error& error) {
-            return end(error.what());
+            return refuse_handshake(error.what());
         }
         shaking_hands_ = false;
         lingered_ = milliseconds(0);
         resume_sending();
         receive();
+    }
+
+    /// Ends as a goodbye does, so that the alert, which says why, is read at the other end.
+    void refuse_handshake(const std::string& reason) {
+        std::deque<Outgoing> unsent;
+        {
+            const std::lock_guard lock(mutex_);
+            unsent.swap(queue_);
+            saying_goodbye_ = true;
+            sending_ = false;
+            ::shutdown(fd_, SHUT_WR);
+        }
+        for (Outgoing& message : unsent)
+            message.done(false);
+        shaking_hands_ = false;
+        lingered_ = milliseconds(0);
+        tls_.reset();  // what still comes is thrown away
+        lose(reason);
+        await_readable();
     }
 
     // --- receiving, all on the loop's thread -----------------------------------------------------
@@ -384,8 +404,9 @@ class StreamConnection final : public SocketConnection,
                                           : tls_->read({static_cast<std::byte*>(pieces[0].iov_base),
                                                         pieces[0].iov_len});
                 if (count == 0)
-                    return end(in_message() ? "it closed the connection in the middle of a message"
-                                            : "it closed the connection");
+                    return end((in_message() ? "it closed the connection in the middle of a message"
+                                             : "it closed the connection") +
+                               advice());
                 if (count < 0 && errno == EINTR)
                     continue;
                 if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -393,7 +414,7 @@ class StreamConnection final : public SocketConnection,
                 if (count < 0)
                     return end("the connection broke: " + (tls_ != nullptr && errno == EPROTO
                                                                ? tls_->error()
-                                                               : std::strerror(errno)));
+                                                               : std::strerror(errno) + advice()));
                 unread_for_ = silent_for_ = milliseconds(0);
                 take(static_cast<size_t>(count), direct);
 
@@ -413,6 +434,14 @@ class StreamConnection final : public SocketConnection,
             say_goodbye(error.what());
             await_readable();
         }
+    }
+
+    /// For a connection that has ended before anything was understood: what it may have been.
+    std::string advice() const {
+        if (accepted_ || understood_ || receiver_ == nullptr)
+            return "";
+        return tls_ == nullptr ? "; if it wants TLS, set comm.tls"
+                               : "; it may not take the certificate in comm.tls.cert";
     }
 
     /// `count` bytes have arrived, the first `direct` of them at the destination.
@@ -443,6 +472,7 @@ class StreamConnection final : public SocketConnection,
                     return false;
                 const auto bytes = staged.first<header_bytes>();
                 header_ = parse_header(bytes, cap_);
+                understood_ = true;
                 crc_ = checksum_of_header(bytes);
                 staged_begin_ += header_bytes;
                 filled_ = 0;
@@ -517,6 +547,7 @@ class StreamConnection final : public SocketConnection,
     const std::shared_ptr<EventLoop> loop_;
     const std::string peer_name_;
     const milliseconds timeout_, lease_;
+    const bool accepted_;
     std::atomic<uint64_t> cap_{stranger_frame_cap};
     std::atomic<bool> alive_{false};
 
@@ -533,7 +564,7 @@ class StreamConnection final : public SocketConnection,
     // The loop's thread only; it changes socket_ and fd_ under the mutex, for senders read fd_.
     std::optional<Socket> socket_;
     int fd_;
-    const std::unique_ptr<TlsStream> tls_;  // nullptr: none; the loop's thread only
+    std::unique_ptr<TlsStream> tls_;  // nullptr: none, or not to be had; the loop's thread only
     bool sending_;  // somebody sends, or waits until it can go on; under the mutex
     bool shaking_hands_ = false;
     std::shared_ptr<Receiver> receiver_;
@@ -545,6 +576,7 @@ class StreamConnection final : public SocketConnection,
     std::array<std::byte, staging_bytes> staging_;
     size_t staged_begin_ = 0;
     size_t staged_end_ = 0;
+    bool understood_ = false;     // a header has come
     milliseconds unread_for_{0};  // since bytes came, while some were missing
     milliseconds silent_for_{0};  // since bytes came
     milliseconds lingered_{0};    // since the last was sent

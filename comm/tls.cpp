@@ -41,7 +41,8 @@ void check_file(const std::string& key, const std::string& file,
 
 class TlsContext {
   public:
-    explicit TlsContext(const TlsOptions& options) : context(ssl::context::tls) {
+    explicit TlsContext(const TlsOptions& options)
+        : context(ssl::context::tls), cert(options.cert), ca(options.ca) {
         boost::system::error_code error;
         context.use_certificate_chain_file(options.cert, error);
         check_file("cert", options.cert, error);
@@ -60,6 +61,7 @@ class TlsContext {
     }
 
     ssl::context context;
+    const std::string cert, ca;  // file names, for messages
 
   private:
     /// After the certificate.
@@ -91,7 +93,7 @@ namespace {
 class OpenSslStream final : public TlsStream {
   public:
     OpenSslStream(TlsContext& context, int socket, bool accepted)
-        : ssl_(SSL_new(context.context.native_handle())) {
+        : ssl_(SSL_new(context.context.native_handle())), cert_(context.cert), ca_(context.ca) {
         check(ssl_ != nullptr && SSL_set_fd(ssl_, socket) == 1, "a TLS connection");
         if (accepted)
             SSL_set_accept_state(ssl_);
@@ -158,13 +160,38 @@ class OpenSslStream final : public TlsStream {
     std::string reason() const {
         if (const long verdict = SSL_get_verify_result(ssl_); verdict != X509_V_OK)
             return std::string("its certificate is not accepted here (") +
-                   X509_verify_cert_error_string(verdict) + ")";
+                   X509_verify_cert_error_string(verdict) +
+                   "): it must be signed by the authority in comm.tls.ca, '" + ca_ +
+                   "', and be in date";
         const unsigned long code = ERR_get_error();
         const char* const text = code == 0 ? nullptr : ERR_reason_error_string(code);
-        return text == nullptr ? "the other end broke off the handshake" : text;
+        return text == nullptr ? "the other end broke off the handshake" : text + advice(code);
+    }
+
+    /// What to do, where OpenSSL's words do not say it.
+    std::string advice(unsigned long code) const {
+        if (ERR_GET_LIB(code) != ERR_LIB_SSL)
+            return "";
+        switch (ERR_GET_REASON(code)) {
+            case SSL_R_WRONG_VERSION_NUMBER:
+            case SSL_R_HTTP_REQUEST:
+            case SSL_R_PACKET_LENGTH_TOO_LONG:
+                return " (the other side does not speak TLS: comm.tls is set here and not there)";
+            case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+            case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+            case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+            case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+            case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
+                return " (it does not accept the certificate in comm.tls.cert here, '" + cert_ +
+                       "': that must be signed by the authority in its comm.tls.ca, and be in "
+                       "date)";
+            default:
+                return "";
+        }
     }
 
     SSL* const ssl_;
+    const std::string cert_, ca_;
     std::string error_;
 };
 

@@ -332,12 +332,40 @@ TEST_F(CertificatesTest, TlsIsForThoseOfOneAuthority) {
     start("run", 2, 2, 1);
     Process stranger = worker("stranger", 1, {of("theirs")});
     EXPECT_EQ(stranger.wait(), 1);
-    expect_part(stranger.text(), "certificate");
+    expect_part(stranger.text(), "TLS: its certificate is not accepted here (");
+    expect_part(stranger.text(),
+                "): it must be signed by the authority in comm.tls.ca, 'theirs.pem', and be in "
+                "date)");
+    // This one takes the server's, but its own is of others.
+    Process half = worker("half", 1, {tls("theirs-node", "theirs-node", "ours")});
+    EXPECT_EQ(half.wait(), 1);
+    expect_part(half.text(),
+                "alert unknown ca (it does not accept the certificate in comm.tls.cert here, "
+                "'theirs-node.pem': that must be signed by the authority in its comm.tls.ca, and "
+                "be in date)");
     Process plain = worker("plain", 1, {"comm.tls={}", "comm.timeout=4s"});
     EXPECT_EQ(plain.wait(), 1);
+    expect_part(plain.text(), "; if it wants TLS, set comm.tls");
+    expect_part(servers_[0].text(),
+                "came to nothing: TLS: wrong version number (the other side does not speak TLS: "
+                "comm.tls is set here and not there)");
     workers_.push_back(worker("run", 1));
     expect_all_done();
     expect_same("whole", "run");
+}
+
+TEST_F(CertificatesTest, AWorkerWithTlsAndAServerWithoutAreTold) {
+    make_authority("ca");
+    make_certificate("node", "ca");
+    start("run", 1, 1, 1);
+    Process other = worker("other", 0, {tls("node", "node", "ca")});
+    EXPECT_EQ(other.wait(), 1);
+    expect_part(other.text(),
+                "TLS: wrong version number (the other side does not speak TLS: comm.tls is set "
+                "here and not there)");
+    expect_part(servers_[0].text(), ": it speaks TLS; comm.tls is set there and not here\n");
+    workers_.push_back(worker("run", 0));
+    expect_all_done();
 }
 
 /// Connects to 127.0.0.1:PORT; -1 where that fails.
