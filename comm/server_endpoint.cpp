@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t most_strangers = 64;
 constexpr std::chrono::milliseconds hello_time{10000};  // for a stranger to become a member
+constexpr std::chrono::seconds repeat_time{10};         // until the same is told again
 constexpr const char* too_many = "too many connections wait here that have said no hello";
 
 /// What a welcomed worker may send at once: enough for its whole state.
@@ -139,6 +140,26 @@ ServerCounters ServerEndpoint::counters() const {
 void ServerEndpoint::log(const std::string& line) const {
     if (options_.log)
         options_.log(line);
+}
+
+/// The same of the same host, who tries again, is told at first and then counted for a while.
+void ServerEndpoint::tell_refusal(const std::string& who, const std::string& reason) {
+    const std::string host = who.substr(0, who.rfind(':'));
+    std::string kind = host + " came to nothing: " + reason;
+    // The port is another each time.
+    for (size_t at = 0; (at = kind.find(who, at)) != std::string::npos; at += host.size())
+        kind.replace(at, who.size(), host);
+    const auto [told, is_new] = more_refusals_.try_emplace(kind, 0);
+    if (!is_new) {
+        ++told->second;
+        return;
+    }
+    log("a connection from " + who + " came to nothing: " + reason);
+    loop().post_at(Clock::now() + repeat_time, [this, kind] {
+        const auto counted = more_refusals_.extract(kind);
+        if (const int more = counted.mapped(); more > 0)
+            log("a connection from " + kind + " (" + std::to_string(more) + " more like it)");
+    });
 }
 
 // --- taking workers in -----------------------------------------------------------------------
@@ -357,7 +378,7 @@ void ServerEndpoint::left(Session& session) {
 void ServerEndpoint::lost(Session& session, const std::string& reason) {
     if (session.stage == Session::Stage::stranger) {
         session.stage = Session::Stage::gone;
-        log("a connection from " + session.who + " came to nothing: " + reason);
+        tell_refusal(session.who, reason);
     }
     if (session.stage == Session::Stage::member)
         gone(session, reason, Parting::lost);

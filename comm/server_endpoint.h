@@ -159,6 +159,7 @@ class ServerEndpoint {
     static void send_away(const std::shared_ptr<Session>& session, MessageKind kind,
                           const std::string& why, const std::string& reason);
     void log(const std::string& line) const;
+    void tell_refusal(const std::string& who, const std::string& reason);
 
     std::shared_ptr<Connection> connection_of(int worker) const;
     void rethrow_failure() const;  // under the mutex
@@ -167,6 +168,7 @@ class ServerEndpoint {
     ServerHandler& handler_;
     const std::shared_ptr<BufferPool> pool_ = BufferPool::make();
     std::deque<std::weak_ptr<Session>> strangers_;  // those that have said no hello; loop's thread
+    std::map<std::string, int> more_refusals_;  // by their text, since it was told; loop's thread
 
     mutable std::mutex mutex_;  // over all down to the next blank line
     std::condition_variable changed_;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "tests/comm_cluster_helpers.h"
@@ -38,6 +39,43 @@ TEST(Strangers, DoNotDisturb) {
     EXPECT_EQ(link->call(0, 0, "echo", {std::span(body)}).bytes().size(), 100u);
     link->close();
     EXPECT_TRUE(cluster.servers[0].endpoint->wait_finished(10s));
+}
+
+TEST(Strangers, TheSameIsToldOnceForAWhile) {
+    std::mutex mutex;
+    std::vector<std::string> lines;
+    TransportMaker maker(Way::tcp);
+    ServerOptions options;
+    options.cuts = equal_cuts(10, 1);
+    options.log = [&](const std::string& line) {
+        const std::lock_guard lock(mutex);
+        lines.push_back(line);
+    };
+    Server server(maker.make({}), options);
+    const auto send = [&](const std::string& text) {
+        RawClient garbage(server.endpoint->listening().bound);
+        garbage.send(text + std::string(100, 'x'));
+        EXPECT_NE(garbage.read_all().find("not this program's protocol"), std::string::npos);
+    };
+    for (int i = 0; i < 5; ++i)
+        send("one");
+    send("two");
+    const auto told = [&] {
+        const std::lock_guard lock(mutex);
+        return lines;
+    };
+    const auto begin = Clock::now();
+    while (told().size() < 2 && Clock::now() < begin + 5s)
+        std::this_thread::sleep_for(5ms);
+    ASSERT_EQ(told().size(), 2u);
+    EXPECT_NE(told()[0].find("came to nothing: what it sent"), std::string::npos) << told()[0];
+    EXPECT_NE(told()[1].find("\"two"), std::string::npos) << told()[1];
+    while (told().size() < 3 && Clock::now() < begin + 30s)
+        std::this_thread::sleep_for(20ms);
+    ASSERT_EQ(told().size(), 3u);
+    EXPECT_TRUE(told()[2].starts_with("a connection from 127.0.0.1 came to nothing: "))
+        << told()[2];
+    EXPECT_TRUE(told()[2].ends_with(" (4 more like it)")) << told()[2];
 }
 
 // A byte now and then is progress for a connection, but no hello.
