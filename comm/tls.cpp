@@ -3,7 +3,9 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
+#include <array>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <utility>  // Boost 1.74's Asio forgets it
 // (the order matters to Asio's headers)
@@ -46,6 +48,7 @@ class TlsContext {
         boost::system::error_code error;
         context.use_certificate_chain_file(options.cert, error);
         check_file("cert", options.cert, error);
+        check_dates();
         use_key(options);
         context.load_verify_file(options.ca, error);
         check_file("ca", options.ca, error);
@@ -64,6 +67,25 @@ class TlsContext {
     const std::string cert, ca;  // file names, for messages
 
   private:
+    /// Of the own certificate; the other ends would refuse it without a word here.
+    void check_dates() {
+        const X509* const own = SSL_CTX_get0_certificate(context.native_handle());
+        const auto refuse_where = [&](bool wrong, const char* why, const ASN1_TIME* date) {
+            std::tm time{};
+            std::array<char, 32> text{};
+            if (!wrong || ASN1_TIME_to_tm(date, &time) != 1)
+                return;
+            std::strftime(text.data(), text.size(), "%F %T UTC", &time);
+            throw UsageError(
+                "comm.tls.cert: '" + cert + "' " + why + " " + text.data() +
+                ": give one that is in date, and see that this machine's clock is right");
+        };
+        const ASN1_TIME* const begin = X509_get0_notBefore(own);
+        const ASN1_TIME* const end = X509_get0_notAfter(own);
+        refuse_where(X509_cmp_current_time(begin) > 0, "is not valid before", begin);
+        refuse_where(X509_cmp_current_time(end) < 0, "has expired at", end);
+    }
+
     /// After the certificate.
     void use_key(const TlsOptions& options) {
         bool encrypted = false;

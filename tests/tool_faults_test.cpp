@@ -321,6 +321,14 @@ TEST_F(CertificatesTest, KeysThatDoNotServeAreNamed) {
                 "comm.tls.key: 'locked.key' is encrypted; give one without a pass phrase\n");
 }
 
+TEST_F(CertificatesTest, AnExpiredOneOfItsOwnIsRefused) {
+    make_authority("ca");
+    make_certificate("old", "ca", 0);
+    const std::string text = refusal(tls("old", "old", "ca"));
+    expect_part(text, "comm.tls.cert: 'old.pem' has expired at 20");
+    expect_part(text, " UTC: give one that is in date");
+}
+
 TEST_F(CertificatesTest, TlsIsForThoseOfOneAuthority) {
     for (const std::string ca : {"ours", "theirs"}) {
         make_authority(ca);
