@@ -102,6 +102,25 @@ TEST_F(CompareTest, TheTableIsForPeopleAndForMarkdown) {
     EXPECT_NE(table().find("\ntiny  ssgd "), std::string::npos) << table();
 }
 
+TEST_F(CompareTest, OutputThatIsLostIsAFailure) {
+    ASSERT_EQ(compare("tiny.yaml --set comm.emulate={} --set train.max_steps=2"), 0) << errors();
+    const std::string folder = TRAINER_BINARY_DIR "/tools/";
+    for (const auto& [program, arguments] :
+         {std::pair("log/compare", "runs/compare/tiny"),
+          {"log/compare", "--help"},
+          {"log/parse_log", "--csv runs/compare/tiny"},
+          {"trainer/trainer", "--help"},
+          {"trainer/trainer", "models"},
+          {"trainer/trainer", "--config tiny.yaml --print-config"}}) {
+        const std::string name = fs::path(program).filename();
+        const std::string command = "cd " + root_.string() + "; " + folder + program + " " +
+                                    arguments + " >/dev/full 2>errors";
+        EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1) << command;
+        EXPECT_TRUE(errors().starts_with(name + ": error: standard output could not be written"))
+            << command << errors();
+    }
+}
+
 TEST_F(CompareTest, ARunThatFailsIsToldAndLeftOut) {
     const std::string quick =
         "--runs none --runs runs --set comm.emulate={} --set train.max_steps=2";

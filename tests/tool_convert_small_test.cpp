@@ -231,6 +231,9 @@ TEST(ConvertProgram, ExitCodes) {
                                           (dir / "py").string() + " --to pickle");
     EXPECT_EQ(code, 0);
     EXPECT_EQ(text, "CIFAR-10: 3 images in 1 batches, binary to pickle\n");
+    EXPECT_EQ(run_convert("--help 2>&1 >/dev/full #"),
+              std::pair(1, std::string("convert: error: standard output could not be written: No "
+                                       "space left on device\n")));
 }
 
 TEST(ConvertProgram, ASignalStopsCifar) {

@@ -7,6 +7,7 @@
 
 #include "engine/error.h"
 #include "tools/conversion/convert.h"
+#include "tools/standard_output.h"
 #include "tools/trainer/signals.h"
 
 namespace trainer::convert {
@@ -132,7 +133,9 @@ int fail(const std::string& message, int code) {
 int main(int count, char** arguments) {
     using namespace trainer;
     try {
-        return convert::run(count, arguments);
+        const int code = convert::run(count, arguments);
+        flush_output();
+        return code;
     } catch (const UsageError& error) {
         return convert::fail(error.what(), 2);
     } catch (const std::exception& error) {

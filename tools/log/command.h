@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/error.h"
+#include "tools/standard_output.h"
 
 namespace trainer::logs {
 
@@ -33,7 +34,8 @@ inline void finish_time_to(std::optional<double>& accuracy) {
         *accuracy /= 100;
 }
 
-/// Runs `work`, which returns the exit code; what it throws is told in the program's name.
+/// Runs `work`, which returns the exit code; what it throws is told in the program's name. So it is
+/// where what it printed is lost.
 template <typename Work>
 int run_program(const std::string& name, Work work) {
     const auto fail = [&](const std::exception& error, int code) {
@@ -41,7 +43,9 @@ int run_program(const std::string& name, Work work) {
         return code;
     };
     try {
-        return work();
+        const int code = work();
+        flush_output();
+        return code;
     } catch (const UsageError& error) {
         return fail(error, 2);
     } catch (const std::exception& error) {

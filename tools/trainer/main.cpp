@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "engine/error.h"
+#include "tools/standard_output.h"
 #include "tools/trainer/allreduce.h"
 #include "tools/trainer/cluster.h"
 #include "tools/trainer/cluster_plan.h"
@@ -104,7 +105,12 @@ int fail(const std::string& message, ExitCode code) {
 int main(int count, char** arguments) {
     using namespace trainer;
     try {
-        return run(parse_command_line(count, arguments));
+        const CommandLine line = parse_command_line(count, arguments);
+        const int code = run(line);
+        // What a training says is in its log as well, and it goes on where even that is lost.
+        if (line.action != CommandLine::Action::train)
+            flush_output();
+        return code;
     } catch (const UsageError& error) {
         return fail(error.what(), ExitCode::usage);
     } catch (const std::exception& error) {
