@@ -308,6 +308,23 @@ TEST_F(TrainingTest, SignalsStopAfterTheStepAndTheRunGoesOn) {
     expect_same_checkpoints("whole", "stopped");
 }
 
+// Each step is in a record once the run has ended, and in as many as without the signal after that.
+TEST_F(TrainingTest, ASignalLeavesARecordOfTheLastSteps) {
+    const std::vector<std::string> seldom{"--set", "log.every_steps=30"};
+    ASSERT_EQ(run("whole", seldom).code, 0);
+    const pid_t child = start("stopped", seldom);
+    await_step("stopped", 2);
+    kill(child, SIGTERM);
+    const Outcome outcome = wait_for(child);
+    ASSERT_EQ(outcome.code, 75) << outcome.text;
+    const auto before = records("stopped", "step");
+    ASSERT_EQ(before.size(), 1u);
+    EXPECT_EQ(before[0]["step"], latest("stopped"));
+    EXPECT_EQ(before[0]["samples"], 4 * latest("stopped"));
+    ASSERT_EQ(run("stopped", seldom).code, 0);
+    EXPECT_EQ(records("stopped", "step").back(), records("whole", "step").back());
+}
+
 TEST_F(TrainingTest, ASecondSignalQuitsAtOnce) {
     const pid_t child = start("twice", {"--set", "train.epochs=100000"});
     await_step("twice", 2);

@@ -288,20 +288,24 @@ void Trainer::hint_at_data() {
         log_.say("hint         " + hint);
 }
 
+double Trainer::speed_since(const Spent& before) const {
+    return static_cast<double>(spent_.images - before.images) /
+           (spent_.step_seconds - before.step_seconds);
+}
+
 void Trainer::log_step() {
-    const auto speed = [this](const Spent& since) {
-        return static_cast<double>(spent_.images - since.images) /
-               (spent_.step_seconds - since.step_seconds);
-    };
-    log_.progress(state_.epoch, speed(epoch_start_), position());
-    if (state_.step % config_.log.every_steps != 0)
-        return;
+    log_.progress(state_.epoch, speed_since(epoch_start_), position());
+    if (state_.step % config_.log.every_steps == 0)
+        log_window();
+}
+
+void Trainer::log_window() {
     log_.record({.type = RecordType::step,
                  .step = state_.step,
                  .epoch = current_epoch(),
                  .sums = state_.window,
                  .lr = lr_,
-                 .images_per_s = speed(window_start_),
+                 .images_per_s = speed_since(window_start_),
                  .data_wait = spent_.data_wait - window_start_.data_wait},
                 position());
     state_.window = {};
@@ -317,8 +321,7 @@ void Trainer::log_epoch() {
                   .sums = state_.epoch};
     if (spent_.images > epoch_start_.images) {
         record.lr = lr_;
-        record.images_per_s = static_cast<double>(spent_.images - epoch_start_.images) /
-                              (spent_.step_seconds - epoch_start_.step_seconds);
+        record.images_per_s = speed_since(epoch_start_);
         record.data_wait = spent_.data_wait - epoch_start_.data_wait;
     }
     log_.record(record, position());
@@ -386,6 +389,9 @@ void Trainer::save() {
 ExitCode Trainer::stop_for_signal() {
     if (unsaved_)
         save();
+    // The steps since the last record; who goes on from the checkpoint says them again, with more.
+    if (spent_.steps > window_start_.steps)
+        log_window();
     log_.say(format("stopped by signal %d after step ", signals_.number()) +
              std::to_string(state_.step) + ", checkpoint written to " +
              store_.directory().string() + "; the same command goes on from there");

@@ -55,6 +55,9 @@ class Trainer {
     void tell_notes(Loader& loader);
     void hint_at_data();
     void log_step();
+    void log_window();
+    struct Spent;
+    double speed_since(const Spent& before) const;  // images a second
     void log_epoch();
     bool evaluate_if_due();
     void save_if_due();
