@@ -12,6 +12,7 @@ namespace {
 constexpr size_t most_strangers = 64;
 constexpr std::chrono::milliseconds hello_time{10000};  // for a stranger to become a member
 constexpr std::chrono::seconds repeat_time{10};         // until the same is told again
+constexpr size_t most_reasons = 64;                     // that are counted meanwhile
 constexpr const char* too_many = "too many connections wait here that have said no hello";
 
 /// What a welcomed worker may send at once: enough for its whole state.
@@ -124,6 +125,7 @@ ServerEndpoint::ServerEndpoint(std::unique_ptr<Transport> transport, ServerOptio
 }
 
 ServerEndpoint::~ServerEndpoint() {
+    here_.reset();
     transport_.reset();
 }
 
@@ -149,13 +151,17 @@ void ServerEndpoint::tell_refusal(const std::string& who, const std::string& rea
     // The port is another each time.
     for (size_t at = 0; (at = kind.find(who, at)) != std::string::npos; at += host.size())
         kind.replace(at, who.size(), host);
-    const auto [told, is_new] = more_refusals_.try_emplace(kind, 0);
-    if (!is_new) {
+    if (const auto told = more_refusals_.find(kind); told != more_refusals_.end()) {
         ++told->second;
         return;
     }
     log("a connection from " + who + " came to nothing: " + reason);
-    loop().post_at(Clock::now() + repeat_time, [this, kind] {
+    if (more_refusals_.size() == most_reasons)  // of who finds a new one each time, none are kept
+        return;
+    more_refusals_.emplace(kind, 0);
+    loop().post_at(Clock::now() + repeat_time, [this, kind, here = std::weak_ptr(here_)] {
+        if (here.expired())
+            return;
         const auto counted = more_refusals_.extract(kind);
         if (const int more = counted.mapped(); more > 0)
             log("a connection from " + kind + " (" + std::to_string(more) + " more like it)");
@@ -442,8 +448,9 @@ void ServerEndpoint::restart(const std::string& why) {
     for (const auto& [rank, session] : sessions)
         if (std::exchange(session->stage, Session::Stage::gone) == Session::Stage::member)
             send_away(session, MessageKind::again, why, "the run begins again");
-    loop().post_at(Clock::now() + options_.timeout, [this, restarts = restarts_, why] {
-        if (restarts == restarts_ && came_.empty())
+    loop().post_at(Clock::now() + options_.timeout, [this, restarts = restarts_, why,
+                                                     here = std::weak_ptr(here_)] {
+        if (!here.expired() && restarts == restarts_ && came_.empty())
             fail(std::make_exception_ptr(
                 Error("no worker has come back within " + seconds_of(options_.timeout) + " (" +
                       why + "): start the run again, it goes on from its last checkpoint")));

@@ -168,6 +168,8 @@ class ServerEndpoint {
     ServerHandler& handler_;
     const std::shared_ptr<BufferPool> pool_ = BufferPool::make();
     std::deque<std::weak_ptr<Session>> strangers_;  // those that have said no hello; loop's thread
+    /// Timers look at it: a loop may outlive this.
+    std::shared_ptr<const bool> here_ = std::make_shared<const bool>(true);
     std::map<std::string, int> more_refusals_;  // by their text, since it was told; loop's thread
 
     mutable std::mutex mutex_;  // over all down to the next blank line
