@@ -542,8 +542,11 @@ TEST(Inproc, AListenerThatIsJustGoingIsNotHeardOf) {
             maker.make()->listen(address, [](auto) { return std::make_shared<Recorder>(); });
     });
     for (int i = 0; i < 500; ++i)
-        maker.make()->connect(address, "server 0", std::make_shared<Recorder>(),
-                              Clock::now() + 10s);
+        try {
+            maker.make()->connect(address, "server 0", std::make_shared<Recorder>(),
+                                  Clock::now() + 1s);
+        } catch (const Error&) {  // a slow one misses each of the moments when somebody listens
+        }
     over = true;
     comes_and_goes.join();
 }
