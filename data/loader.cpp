@@ -179,6 +179,20 @@ const Batch* Loader::peek() {
     return &slot.batch;
 }
 
+StepInput Loader::input_of(const Batch& batch, const DeviceImages* kept) {
+    const Batch* const after = peek();
+    return {.images = batch.images,
+            .labels = batch.labels,
+            .batch = batch.size,
+            .first_sample = batch.first_sample,
+            .kept = kept,
+            .indices = batch.indices,
+            .epoch = batch.epoch,
+            .images_id = batch.id,
+            .next_images = after != nullptr ? after->images : nullptr,
+            .next_images_id = after != nullptr ? after->id : 0};
+}
+
 void Loader::work(std::stop_token stop) {
     std::vector<int32_t> ahead;
     std::unique_lock lock(mutex_);

@@ -110,6 +110,11 @@ class Loader {
     /// The batch that next() will return, where it is ready; else nullptr. It lives as if returned.
     const Batch* peek();
 
+    /// What a step works on: `batch`, the last that next() has returned, and the images of the one
+    /// after where they are ready. `kept` has the images where the batches have none. The key of
+    /// dropout is the caller's to set.
+    StepInput input_of(const Batch& batch, const DeviceImages* kept);
+
     /// Time that next() has spent waiting, since the loader was made.
     double waited_seconds() const { return waited_seconds_; }
 

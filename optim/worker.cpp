@@ -71,19 +71,9 @@ LossSums Worker::compute_gradients(const Batch& batch) {
         return {};
     }
     Executor& executor = executor_for(batch.size);
-    const Batch* const after = parts_.loader.peek();
-    const StepInput input{.images = batch.images,
-                          .labels = batch.labels,
-                          .batch = batch.size,
-                          .seed = options_.seed,
-                          .step = steps_,
-                          .first_sample = batch.first_sample,
-                          .kept = parts_.kept,
-                          .indices = batch.indices,
-                          .epoch = batch.epoch,
-                          .images_id = batch.id,
-                          .next_images = after != nullptr ? after->images : nullptr,
-                          .next_images_id = after != nullptr ? after->id : 0};
+    StepInput input = parts_.loader.input_of(batch, parts_.kept);
+    input.seed = options_.seed;
+    input.step = steps_;
     const LossSums sums = executor.train(input, mean_over, range_done_, range_leaves_);
     if (!std::isfinite(sums.loss))
         stop_not_finite(executor, sums.loss);

@@ -22,20 +22,7 @@ std::optional<LossSums> Evaluator::run(const std::function<bool()>& stop) {
     for (const Batch* batch = &loader_.next(); batch->global_size > 0; batch = &loader_.next()) {
         if (batch->size == 0)
             continue;  // all of it was damaged
-        const Batch* const after = loader_.peek();
-        const StepInput input{.images = batch->images,
-                              .labels = batch->labels,
-                              .batch = batch->size,
-                              .seed = 0,
-                              .step = 0,
-                              .first_sample = batch->first_sample,
-                              .kept = kept_,
-                              .indices = batch->indices,
-                              .epoch = 0,
-                              .images_id = batch->id,
-                              .next_images = after != nullptr ? after->images : nullptr,
-                              .next_images_id = after != nullptr ? after->id : 0};
-        const LossSums sums = executor_.evaluate(input, first);
+        const LossSums sums = executor_.evaluate(loader_.input_of(*batch, kept_), first);
         first = false;
         if (!std::isfinite(sums.loss))
             throw Error("the loss on the test images is not finite, first in layer '" +
