@@ -13,13 +13,17 @@ namespace trainer {
 
 class FirstFailure {
   public:
-    /// Takes the exception that is being handled, of GPU `index`, unless there is one already.
-    void take(int index) noexcept {
-        const std::lock_guard lock(mutex_);
-        if (failure_)
-            return;
-        failure_ = std::current_exception();
-        index_ = index;
+    /// Does `work` of GPU `index`; where that throws it is taken, and the others, who would wait
+    /// for this one, are told by `alarm` before it goes on.
+    template <typename Work, typename Alarm>
+    void watch(int index, const Work& work, const Alarm& alarm) {
+        try {
+            work();
+        } catch (...) {
+            take(index);
+            alarm();
+            throw;
+        }
     }
 
     /// Throws it and forgets it; an Error says which of the `count` GPUs has failed first.
@@ -39,6 +43,15 @@ class FirstFailure {
     }
 
   private:
+    // The exception that is being handled, unless there is one already.
+    void take(int index) noexcept {
+        const std::lock_guard lock(mutex_);
+        if (failure_)
+            return;
+        failure_ = std::current_exception();
+        index_ = index;
+    }
+
     std::mutex mutex_;
     std::exception_ptr failure_;
     int index_ = 0;

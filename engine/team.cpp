@@ -39,14 +39,8 @@ Team::Team(const Network& network, Backend& first, const ExecutorOptions& option
                 : followers_[static_cast<size_t>(member - 1)]->executor.train(input, mean_over_);
     };
     lane_work_ = [this](Lane& lane) {
-        try {
-            (*work_)(lane.index());
-        } catch (...) {
-            failure_.take(lane.index());
-            // The others wait for this one, in sums that it will not come to.
-            first_.abandon_team();
-            throw;
-        }
+        failure_.watch(
+            lane.index(), [&] { (*work_)(lane.index()); }, [this] { first_.abandon_team(); });
     };
 }
 

@@ -133,13 +133,8 @@ void CudaBackend::run_members(const Work& work) {
     LaneTeam threads(static_cast<int>(followers_.size()) + 1, false);
     try {
         threads.run([&](Lane& lane) {
-            try {
-                work(lane.index());
-            } catch (...) {
-                failure.take(lane.index());
-                abandon_team();
-                throw;
-            }
+            failure.watch(
+                lane.index(), [&] { work(lane.index()); }, [this] { abandon_team(); });
         });
     } catch (...) {
         failure.rethrow(threads.count());
