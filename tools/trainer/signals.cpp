@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <iterator>
+#include <type_traits>
 
 namespace trainer {
 namespace {
@@ -24,6 +25,7 @@ void note(int number) {
 }  // namespace
 
 StopSignals::StopSignals() {
+    static_assert(std::size(stop_signals) == std::extent_v<decltype(before_)>);
     received = 0;
     struct sigaction action {};
     action.sa_handler = note;
